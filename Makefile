@@ -1,0 +1,60 @@
+# gpujob: the two commands of the README are `make demo` and `make test`; the rest is for those who change it.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SOURCES := bot scheduler demo tests
+
+.PHONY: help demo test check format lint types contracts bench chaos browser node-bolt screenshots lock clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 14) else "gpujob needs Python 3.11, 3.12 or 3.13; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+
+demo: $(READY) ## the story of one night on this computer; GPUJOB_DEMO_EXIT=1 ends after it
+	$(BIN)/python -m demo
+
+test: $(READY) ## everything that needs only Python
+	$(BIN)/python -m pytest -n auto -m "not browser and not node_bolt"
+
+check: format lint types contracts test ## what every commit passes
+
+format: $(READY)
+	$(BIN)/ruff format --check $(SOURCES) examples
+
+lint: $(READY)
+	$(BIN)/ruff check $(SOURCES) examples
+
+types: $(READY)
+	$(BIN)/mypy bot scheduler demo
+
+contracts: $(READY)
+	$(BIN)/lint-imports --no-cache
+
+bench: $(READY) ## speed and memory, as JSON
+	$(BIN)/python -m tests.bench
+
+chaos: $(READY) ## 200 random kill -9 of scheduler and bot during a compressed story
+	$(BIN)/python -m tests.chaos
+
+browser: $(READY) ## a person's way through the playground page, in Chromium
+	$(BIN)/python -m pytest -m browser -p no:randomly
+
+node-bolt: $(READY) ## the official Node @slack/bolt against the playground
+	$(BIN)/python -m pytest -m node_bolt
+
+screenshots: $(READY) ## docs/images, from the real playground page
+	$(BIN)/python -m tests.screenshots
+
+lock: ## requirements.lock from pyproject.toml (needs uv)
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --all-extras pyproject.toml -o requirements.lock
+
+clean: ## what the commands above made
+	rm -rf $(VENV) .demo demo/transcript.json demo/timings.json .mypy_cache .ruff_cache .import_linter_cache .pytest_cache build dist *.egg-info

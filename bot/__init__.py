@@ -1,0 +1,1 @@
+"""Speaks Slack for gpujob; decides nothing."""

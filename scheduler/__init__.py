@@ -1,0 +1,1 @@
+"""Observes, decides, acts and remembers; never speaks Slack."""

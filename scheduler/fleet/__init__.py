@@ -1,0 +1,1 @@
+"""What the GPUs do, and what they will be wanted for."""

@@ -1,0 +1,1 @@
+"""Who gets which GPUs, and who gives them back."""
