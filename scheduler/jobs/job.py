@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NewType, TypeVar
@@ -155,7 +155,13 @@ class Job:
     decided_by: str = ""
     why: str = ""  # why it ended as it did, or why it was denied
     handed_over: bool = False  # the executor knows it (submit has been called and recorded)
+    cancelled_by: str = ""  # who asked to end it; it is `cancelled` once its runs have ended
     preemptions: int = 0
+    told_wait: str = ""  # the reason code of the newest `waiting` notice; "" after a start
+    told_deadline: bool = False
+    used_gpu_s: float = 0.0  # of runs that have ended
+    kept_gpu_s: float = 0.0
+    lost_gpu_s: float = 0.0
     version: int = 0  # grows at every visible change; the bot redraws the card when it does
 
     @property
@@ -204,7 +210,7 @@ class Run:
     lost_s: float = 0.0
     restart_s: float = 0.0
     ending_s: float = 0.0
-    outputs: Mapping[str, str] = field(default_factory=dict)
+    told: bool = False  # its `started` or `resumed` notice is out, or needs none
 
     @property
     def gpus(self) -> int:
