@@ -31,7 +31,7 @@ class Section(BaseModel):
 
 
 class Database(Section):
-    """`[database]`"""
+    """Section `[database]`."""
 
     url: str = "sqlite:///.gpujob/gpujob.sqlite3"
 
@@ -46,7 +46,7 @@ class ApprovalRules(Section):
 
 
 class Approval(Section):
-    """`[approval]`"""
+    """Section `[approval]`."""
 
     approvers: tuple[str, ...] = ()  # Slack user ids, user group ids, or names used with `--as`
     rules: ApprovalRules = ApprovalRules()
@@ -60,7 +60,7 @@ class Money(Section):
 
 
 class Storage(Section):
-    """`[storage]`"""
+    """Section `[storage]`."""
 
     root: str = ""  # s3://bucket/prefix or file:///folder; "" = a folder beside the local cluster's state
 
@@ -103,6 +103,19 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Loaded:
         raise BadInput(*(f"[{name}] is no section of the settings{nearest(name, SECTIONS)}" for name in unknown))
     _resolve_secrets(data)
     return Loaded(found.resolve() if found.exists() else None, data)
+
+
+def database_url(loaded: Loaded) -> str:
+    """`[database] url`; a relative SQLite file lies beside the settings file.
+
+    Raises:
+        BadInput: a fault of the section.
+    """
+    url = section(loaded, "database", Database).url
+    start = "sqlite:///"
+    if url.startswith(start) and not url.startswith(start + "/") and ":memory:" not in url:
+        return f"{start}{(loaded.folder / url.removeprefix(start)).resolve()}"
+    return url
 
 
 def nearest(word: str, known: frozenset[str] | set[str]) -> str:

@@ -182,6 +182,8 @@ class Task:
     since: datetime  # of the state
     wait: Wait | None = None  # why it does not run, when it waits
     failures: int = 0  # real ones; preemptions never count
+    unseen: int = 0  # endings in a row that look like a preemption which nobody asked for
+    ran_s: float = 0.0  # wall seconds of its ended runs, against max_hours
     progress: Progress | None = None  # newest word of any of its runs
 
 

@@ -1,0 +1,1 @@
+"""One turn: take in, observe, decide, record, act."""

@@ -1,0 +1,245 @@
+"""What the operator sets for the scheduler; half a configuration is refused at the start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field, field_validator, model_validator
+
+from scheduler.configfile import (
+    Approval,
+    CalendarHours,
+    Loaded,
+    Money,
+    Section,
+    Storage,
+    database_url,
+    nearest,
+    section,
+    sections,
+)
+from scheduler.errors import BadInput
+from scheduler.policy import Policy
+
+
+class ClusterSection(Section):
+    """Section `[cluster]`."""
+
+    kind: Literal["local", "kubernetes"] = "local"
+    namespace: str = "gpujob"
+    tick_s: float = Field(default=5.0, ge=0.1, le=300)
+    grace_s: float | None = Field(default=None, ge=0, le=3600)  # the same as policy.grace_s
+    state: str = ".gpujob"  # local: the folder of its runs and replicas
+
+
+class NodeSection(Section):
+    """A local `[[node]]`; none at all = this computer with the GPUs that nvidia-smi shows."""
+
+    name: str = Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")
+    gpus: int = Field(ge=0, le=64)
+
+
+class MetricsSection(Section):
+    """Section `[metrics]`."""
+
+    kind: Literal["scrape", "prometheus"] = "scrape"
+    url: str = ""  # of Prometheus
+    prefix: str = "vllm:"
+    interval_s: float = Field(default=10.0, ge=0.1, le=300)
+
+    @model_validator(mode="after")
+    def _prometheus_has_a_url(self) -> MetricsSection:
+        if self.kind == "prometheus" and not self.url:
+            raise ValueError('kind = "prometheus" needs url, such as "http://prometheus.monitoring:9090"')
+        return self
+
+
+class FixedReplica(Section):
+    """A replica that somebody else runs on a local node; its GPUs are held always."""
+
+    url: str  # of its /metrics
+    node: str
+
+
+class ServiceSection(Section):
+    """A `[[service]]`."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")
+    namespace: str = ""
+    deployment: str = ""
+    url: str = ""
+    gpus_per_replica: int = Field(default=1, ge=1, le=64)
+    max_num_seqs: int = Field(default=256, ge=1)
+    min_replicas: int = Field(default=1, ge=0)
+    max_replicas: int = Field(default=1, ge=1)
+    mode: Literal["observe", "manage"] = "observe"
+    command: tuple[str, ...] = ()  # local, manage: how one replica starts; {port} {name} {service} are filled
+    replica: tuple[FixedReplica, ...] = ()  # local, observe: the replicas that run
+    drain_s: float = Field(default=30.0, ge=0)
+
+    @model_validator(mode="after")
+    def _bounds_make_sense(self) -> ServiceSection:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(f"min_replicas = {self.min_replicas} is above max_replicas = {self.max_replicas}")
+        return self
+
+
+class TeamSection(Section):
+    """A `[[team]]`: what it may use."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")
+    running_gpus: int | None = Field(default=None, ge=0)
+    month_gpu_hours: float | None = Field(default=None, ge=0)
+
+
+class Hours(CalendarHours):
+    """Section `[calendar]`, with a zone that exists."""
+
+    @field_validator("timezone")
+    @classmethod
+    def _zone_exists(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ValueError('is no time zone; write one such as "Asia/Seoul" or "UTC"') from error
+        return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All sections that the scheduler reads."""
+
+    loaded: Loaded
+    database_url: str
+    cluster: ClusterSection
+    nodes: tuple[NodeSection, ...]
+    metrics: MetricsSection
+    services: tuple[ServiceSection, ...]
+    calendar: Hours
+    policy: Policy
+    approval: Approval
+    teams: tuple[TeamSection, ...]
+    money: Money
+    storage: Storage
+
+    @property
+    def state_folder(self) -> Path:
+        """Of the local cluster."""
+        return (self.loaded.folder / self.cluster.state).resolve()
+
+    @property
+    def storage_root(self) -> str:
+        """Where outputs and checkpoints go, without a slash at the end."""
+        return (self.storage.root or f"file://{self.state_folder}/storage").rstrip("/")
+
+    def local_time(self, at: datetime) -> datetime:
+        """A time in the operator's zone."""
+        return at.astimezone(ZoneInfo(self.calendar.timezone))
+
+
+def read(loaded: Loaded) -> Settings:
+    """Every section, checked, and checked against one another.
+
+    Raises:
+        BadInput: all faults, a sentence each.
+    """
+    faults: list[str] = []
+
+    def take(getter: Any, *arguments: Any) -> Any:
+        try:
+            return getter(*arguments)
+        except BadInput as error:
+            faults.extend(error.faults)
+            return None
+
+    parts = {
+        "database_url": take(database_url, loaded),
+        "cluster": take(section, loaded, "cluster", ClusterSection),
+        "nodes": take(sections, loaded, "node", NodeSection),
+        "metrics": take(section, loaded, "metrics", MetricsSection),
+        "services": take(sections, loaded, "service", ServiceSection),
+        "calendar": take(section, loaded, "calendar", Hours),
+        "policy": take(_policy, loaded),
+        "approval": take(section, loaded, "approval", Approval),
+        "teams": take(sections, loaded, "team", TeamSection),
+        "money": take(section, loaded, "money", Money),
+        "storage": take(section, loaded, "storage", Storage),
+    }
+    if faults:
+        raise BadInput(*faults)
+    settings = Settings(loaded=loaded, **parts)
+    faults.extend(_together(settings))
+    if faults:
+        raise BadInput(*faults)
+    return settings
+
+
+def _policy(loaded: Loaded) -> Policy:
+    given = loaded.data.get("policy", {})
+    kinds = {field.name: field.type for field in fields(Policy)}
+    faults = []
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in kinds:
+            faults.append(f"[policy] {key} is no knob{nearest(key, set(kinds))}")
+        elif isinstance(value, bool) or not isinstance(value, int | float):
+            faults.append(f"[policy] {key} = {value!r}: must be a number")
+        elif value < 0 or (kinds[key] == "int" and value != int(value)):
+            faults.append(
+                f"[policy] {key} = {value}: must be {'a whole number' if kinds[key] == 'int' else '0 or more'}"
+            )
+        else:
+            values[key] = int(value) if kinds[key] == "int" else float(value)
+    if faults:
+        raise BadInput(*faults)
+    grace = loaded.data.get("cluster", {}).get("grace_s")
+    if isinstance(grace, int | float) and "grace_s" not in values:
+        values["grace_s"] = float(grace)
+    return Policy(**values)
+
+
+def _together(settings: Settings) -> list[str]:
+    """Faults that no section has alone."""
+    faults = []
+    for kind, rows in (("node", settings.nodes), ("service", settings.services), ("team", settings.teams)):
+        names = [row.name for row in rows]
+        faults += [f"[[{kind}]] {name} stands there twice" for name in sorted(set(names)) if names.count(name) > 1]
+    largest = max((node.gpus for node in settings.nodes), default=None)
+    for service in settings.services:
+        faults += _service(service, settings, largest)
+    root = settings.storage.root
+    if root and not root.startswith(("s3://", "file:///")):
+        faults.append(f'[storage] root = "{root}": must start with s3:// or file:///')
+    if settings.cluster.kind == "local" and root.startswith("s3://"):
+        faults.append(
+            '[storage] root: the local cluster keeps its data in files; write "file:///folder" or leave it out'
+        )
+    return faults
+
+
+def _service(service: ServiceSection, settings: Settings, largest: int | None) -> list[str]:
+    faults = []
+    where = f"[[service]] {service.name}"
+    if settings.cluster.kind == "local":
+        if largest is not None and service.gpus_per_replica > largest:
+            faults.append(
+                f"{where} gpus_per_replica = {service.gpus_per_replica}: the largest node has {largest}; "
+                "a replica must fit on one node"
+            )
+        if service.mode == "manage" and not service.command:
+            faults.append(f'{where}: mode = "manage" needs command, the list of words that starts one replica')
+        if service.mode == "observe" and service.command:
+            faults.append(f'{where}: command is only used with mode = "manage"')
+        known = {node.name for node in settings.nodes}
+        faults += [
+            f"{where}: replica on {replica.node}, which is no [[node]]{nearest(replica.node, known)}"
+            for replica in service.replica
+            if known and replica.node not in known
+        ]
+    elif not service.deployment:
+        faults.append(f"{where} deployment is missing: the name of its Deployment, StatefulSet or LeaderWorkerSet")
+    return faults
