@@ -19,9 +19,9 @@ _TAG = "do"  # says which member of a union of values this is: {"do": "take_back
 _INNER_CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
-def to_plain(value: object) -> Any:
-    """Dicts, lists, strings, numbers: what `json.dumps` takes."""
-    return _converter.unstructure(value)
+def to_plain(value: object, kind: Any = None) -> Any:
+    """Dicts, lists, strings, numbers: what `json.dumps` takes. `kind` is needed for a bare member of a union."""
+    return _converter.unstructure(value, unstructure_as=kind)
 
 
 def from_plain(plain: Any, kind: type[T]) -> T:
