@@ -8,10 +8,9 @@ from datetime import datetime
 from enum import StrEnum
 
 from scheduler.jobs.job import Intent, Run
-from scheduler.jobs.reports import Phase, Report
+from scheduler.jobs.reports import SAVED, Phase, Report
 from scheduler.policy import Policy
 
-SAVED = frozenset({143, 75})  # how a program ends that saved its work and wants to go on later
 KILLED = 137
 FINAL = "gpujob-final:"  # starts the message of a gated attempt that we ended and that shall not be replaced
 

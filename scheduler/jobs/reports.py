@@ -10,6 +10,8 @@ from enum import StrEnum
 from scheduler.jobs.job import JobId, TaskName, Uid
 from scheduler.jobs.progress import Progress
 
+SAVED = frozenset({143, 75})  # exit codes of a program that saved its work and wants to go on later
+
 
 class Phase(StrEnum):
     """Where an attempt is. A gated attempt costs nothing and is our queue entry."""

@@ -9,9 +9,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import NamedTuple
 
 from scheduler.jobs.job import TERMINAL_RUN, Job, JobId, Run, RunState
-from scheduler.jobs.outcomes import SAVED
+from scheduler.jobs.reports import SAVED
 from scheduler.jobs.spec import Checkpoint
-from scheduler.policy import Policy
 
 _ZERO = timedelta()
 _HOUR = timedelta(hours=1)
@@ -73,11 +72,11 @@ class Month:
     trend: float | None = None  # of gpu_hours against the month before: 0.7 is 70 % more; None: nothing to compare with
 
 
-def split(run: Run, checkpoint: Checkpoint | None, policy: Policy) -> Split:
+def split(run: Run, checkpoint: Checkpoint | None, restart_s: float) -> Split:
     """How the time of a run that ended was spent; `run` has its last state, `ended_at`, `exit_code` and `progress`.
 
     Ending: from when we asked it to end (saving, cleanup). Restart: until its first word of progress, for every
-    attempt but the first; `policy.restart_s` if it says nothing. Lost: work since its newest checkpoint, unless it
+    attempt but the first; `restart_s` if it says nothing. Lost: work since its newest checkpoint, unless it
     finished, or was preempted and saved at the end. Kept: the rest.
 
     Raises:
@@ -87,7 +86,7 @@ def split(run: Run, checkpoint: Checkpoint | None, policy: Policy) -> Split:
         raise ValueError(f"run {run.uid} of job-{run.job} is {run.state}: only a run that ended can be split")
     ended = max(run.since, run.ended_at)
     asked = ended if run.intent_at is None else _clamped(run.intent_at, run.since, ended)
-    begun = _begun(run, policy.restart_s, asked)
+    begun = _begun(run, restart_s, asked)
     lost = asked - _saved_until(run, checkpoint, begun, asked)
     return Split(
         kept_s=(asked - begun - lost).total_seconds(),

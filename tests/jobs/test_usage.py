@@ -14,10 +14,9 @@ from scheduler.jobs.job import TERMINAL_RUN, Intent, JobId, RunState
 from scheduler.jobs.progress import Progress
 from scheduler.jobs.spec import Checkpoint
 from scheduler.jobs.usage import GpuHours, Split
-from scheduler.policy import Policy
 from tests.jobs.building import NOON, a_job, a_run, after
 
-POLICY = Policy(restart_s=120.0)
+RESTART_S = 120.0
 EVERY_10_MIN = Checkpoint(every_s=600.0, on_sigterm=True)
 HOUR = 3600.0
 SEOUL = ZoneInfo("Asia/Seoul")
@@ -110,7 +109,7 @@ def told(first: float | None = None, saved: float | None = None) -> Progress:
     ],
 )
 def test_the_time_of_a_run_is_split(run, checkpoint, expected):
-    assert usage.split(run, checkpoint, POLICY) == Split(*map(float, expected))
+    assert usage.split(run, checkpoint, RESTART_S) == Split(*map(float, expected))
 
 
 SECONDS = st.floats(-1e4, 1e6)
@@ -131,7 +130,7 @@ MAYBE_AT = st.none() | SECONDS.map(after)
     restart_s=st.floats(0, 1e4),
 )
 def test_the_four_kinds_of_time_add_up_to_the_microsecond(run, checkpoint, restart_s):
-    parts = [timedelta(seconds=part) for part in usage.split(run, checkpoint, Policy(restart_s=restart_s))]
+    parts = [timedelta(seconds=part) for part in usage.split(run, checkpoint, restart_s)]
 
     assert sum(parts, timedelta()) == max(timedelta(), run.ended_at - run.since)
     assert min(parts) >= timedelta()
@@ -139,7 +138,7 @@ def test_the_four_kinds_of_time_add_up_to_the_microsecond(run, checkpoint, resta
 
 def test_a_run_that_goes_on_cannot_be_split():
     with pytest.raises(ValueError, match="run u-1 of job-41 is running: only a run that ended can be split"):
-        usage.split(a_run(), None, POLICY)
+        usage.split(a_run(), None, RESTART_S)
 
 
 def test_gpu_hours_count_every_gpu_of_every_node():
