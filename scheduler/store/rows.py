@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from types import UnionType
-from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from sqlalchemy import Connection, Select, Table, or_, select
 
@@ -78,7 +78,7 @@ def _reader(kind: Any) -> Callable[[Any], Any] | None:
         return _spec
     if _is_word(kind):
         return cast("type[StrEnum]", kind)
-    members = get_args(kind) if get_origin(kind) is UnionType else (kind,)
+    members = get_args(kind) if get_origin(kind) in {Union, UnionType} else (kind,)
     if all(getattr(member, "__supertype__", member) in _AS_IT_IS for member in members):  # a NewType is as its base
         return None
     return lambda text: of_json(text, kind)
