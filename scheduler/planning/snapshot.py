@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -58,7 +59,13 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything that a plan depends on."""
+    """Everything that a plan depends on.
+
+    A lease may name a node that is not in the pool: nodes vanish. Such a lease is left alone.
+
+    Raises:
+        ValueError: it cannot be: one attempt twice, one task waiting twice, two demands or settings of one service.
+    """
 
     now: datetime
     pool: Pool
@@ -70,3 +77,16 @@ class Snapshot:
     team_gpus: Mapping[str, int] = field(default_factory=dict)  # team -> running GPUs it may have at once
     lending_open: bool = True  # the operator's hours
     opens_at: datetime | None = None  # when they open, if they are closed
+
+    def __post_init__(self) -> None:
+        attempts = [lease.uid for lease in self.leases] + [task.uid for task in self.waiting if task.uid is not None]
+        _once(attempts, "attempt")
+        _once([f"job-{task.job}/{task.task}" for task in self.waiting], "waiting task")
+        _once([service.name for service in self.services], "service")
+        _once([demand.service for demand in self.demands], "demand of")
+
+
+def _once(names: Sequence[str], what: str) -> None:
+    if len(set(names)) != len(names):
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
+        raise ValueError(f"{what} {', '.join(twice)} stands twice in the snapshot")

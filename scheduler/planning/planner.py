@@ -1,0 +1,190 @@
+"""One turn's decision, as a function of one snapshot: hand back first, then scale, then start."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from scheduler.fleet import seats
+from scheduler.fleet.pool import HolderKind, Pool, ReplicaPhase
+from scheduler.fleet.seats import Missing
+from scheduler.fleet.services import Mode
+from scheduler.planning import reclaim
+from scheduler.planning.placement import Room
+from scheduler.planning.plan import Plan, Release, ScaleDown, ScaleUp, TakeBack, TaskWait
+from scheduler.planning.reclaim import Candidate, Seat
+from scheduler.planning.snapshot import Lease, Snapshot
+from scheduler.planning.starts import starts
+from scheduler.policy import Policy
+
+
+def plan(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Who gives GPUs back, which services grow or shrink, which tasks start, and why the rest waits.
+
+    Pure: the same snapshot, in whatever order its parts stand, gives the same plan.
+    """
+    ground = _survey(snapshot)
+    seating = _seat(snapshot, ground)
+
+    take_backs = _hand_back(snapshot, ground, seating, policy)
+    downs = _scale_down(snapshot)
+    ups = _scale_up(seating)
+    releases, waits = _start(snapshot, ground, seating, policy)
+
+    return Plan(at=snapshot.now, actions=(*take_backs, *downs, *ups, *releases), waits=waits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ground:
+    """The known nodes, as far as GPUs go. What is not in here is never touched."""
+
+    sizes: Mapping[str, int]
+    free: Mapping[str, int]  # nobody holds them, and no run is about to
+    coming: Mapping[str, int]  # come free by themselves: nobody else need stop for them
+    hosting: frozenset[str]  # nodes with replicas
+    gains: Mapping[str, Mapping[str, int]]  # uid -> GPUs by node that its end would free
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seating:
+    """Where the replicas that lack GPUs go."""
+
+    lacking: tuple[Missing, ...]
+    nodes: Mapping[str, tuple[str, ...]]  # service -> a node for each replica seated on idle GPUs; pending ones first
+    unseated: tuple[Seat, ...]  # those that wait, the largest first
+    left: Mapping[str, int]  # free GPUs that no replica is about to take
+
+
+def _survey(snapshot: Snapshot) -> _Ground:
+    pool = snapshot.pool
+    sizes = {node.name: node.gpus for node in sorted(pool.nodes, key=lambda node: node.name) if not node.unknown}
+    held = _held_by_runs(pool)
+    # A run that was released a moment ago may not be seen on its node yet: its GPUs are taken all the same.
+    gains: dict[str, Mapping[str, int]] = {
+        lease.uid: held.get(lease.uid) or _positive(lease.placement) for lease in snapshot.leases
+    }
+    unseen = [lease for lease in snapshot.leases if lease.uid not in held]
+    idle = pool.idle()
+    taken: Counter[str] = Counter()
+    for lease in unseen:
+        taken.update(_positive(lease.placement))
+    stopping = {lease.uid for lease in snapshot.leases if lease.stopping}
+    coming = Counter(seats.coming(pool, stopping))
+    for lease in unseen:
+        if lease.stopping:
+            coming.update({node: gpus for node, gpus in lease.placement.items() if node in sizes})
+    return _Ground(
+        sizes=sizes,
+        free={node: max(idle[node] - taken[node], 0) for node in sizes},
+        coming=coming,
+        hosting=seats.hosts(pool),
+        gains=gains,
+    )
+
+
+def _seat(snapshot: Snapshot, ground: _Ground) -> _Seating:
+    lacking = seats.missing(snapshot.services, snapshot.demands, snapshot.pool)
+    left = dict(ground.free)
+    nodes: dict[str, tuple[str, ...]] = {}
+    unseated: list[Seat] = []
+    for service in lacking:
+        found = [seats.seat(left, service.gpus, ground.hosting) for _ in range(service.waiting)]
+        nodes[service.service] = tuple(node for node in found if node is not None)
+        unseated += [Seat(service=service.service, gpus=service.gpus) for node in found if node is None]
+    return _Seating(lacking=lacking, nodes=nodes, unseated=tuple(unseated), left=left)
+
+
+def _hand_back(snapshot: Snapshot, ground: _Ground, seating: _Seating, policy: Policy) -> Iterator[TakeBack]:
+    candidates = [
+        reclaim.candidate(lease, ground.gains[lease.uid], policy, snapshot.now) for lease in _movable(snapshot, ground)
+    ]
+    if not snapshot.lending_open:
+        why = "the hours in which GPUs may be lent are over"
+        for candidate in sorted(candidates, key=lambda candidate: candidate.lease.uid):
+            yield _take_back(candidate, "", why, policy)
+        return
+    room = Counter(seating.left)
+    room.update(ground.coming)
+    chosen = reclaim.victims(seating.unseated, room, candidates, ground.hosting, policy)
+    gpus = {service.service: service.gpus for service in seating.lacking}
+    for victim in chosen:
+        need = f"{victim.service} needs {gpus[victim.service]} GPUs for a replica"
+        loss = f"ending this run loses {victim.candidate.lost_s / 60:.0f} min of work"
+        yield _take_back(victim.candidate, victim.service, f"{need}; {loss}", policy)
+
+
+def _movable(snapshot: Snapshot, ground: _Ground) -> Iterator[Lease]:
+    """Runs that may be asked to end: they hold GPUs, all of them on nodes that are known."""
+    for lease in snapshot.leases:
+        nodes = {*ground.gains[lease.uid], *lease.placement}
+        if not lease.stopping and ground.gains[lease.uid] and all(node in ground.sizes for node in nodes):
+            yield lease
+
+
+def _scale_down(snapshot: Snapshot) -> Iterator[ScaleDown]:
+    managed = {service.name for service in snapshot.services if service.mode is Mode.MANAGE}
+    known = {"", *(node.name for node in snapshot.pool.nodes if not node.unknown)}
+    for demand in sorted(snapshot.demands, key=lambda demand: demand.service):
+        if demand.service not in managed or demand.service in snapshot.pool.unknown_services or not demand.known:
+            continue
+        staying: dict[str, str] = {
+            replica.id: replica.node
+            for replica in snapshot.pool.replicas
+            if replica.service == demand.service and replica.phase is not ReplicaPhase.LEAVING
+        }
+        may_leave = [replica for replica in demand.leave_first if staying.get(replica) in known]
+        leaving = tuple(may_leave[: max(len(staying) - demand.want, 0)])
+        if leaving:
+            replicas = len(staying) - len(leaving)
+            yield ScaleDown(service=demand.service, replicas=replicas, leave_first=leaving, why=demand.why)
+
+
+def _scale_up(seating: _Seating) -> Iterator[ScaleUp]:
+    for service in sorted(seating.lacking, key=lambda service: service.service):
+        nodes = seating.nodes[service.service][service.pending :]
+        if nodes:
+            want = service.standing + service.unasked
+            gpus = "GPU is" if service.gpus == 1 else "GPUs are"
+            yield ScaleUp(
+                service=service.service,
+                replicas=service.standing + len(nodes),
+                nodes=nodes,
+                why=f"wants {want}, has {service.standing}; {service.gpus} {gpus} idle on each node named",
+            )
+
+
+def _start(
+    snapshot: Snapshot, ground: _Ground, seating: _Seating, policy: Policy
+) -> tuple[tuple[Release, ...], tuple[TaskWait, ...]]:
+    open_now = [window for window in snapshot.windows if window.since <= snapshot.now < window.until]
+    room = Room(open_now, seating.left, ground.sizes)
+    kept = sum(seating.left.values()) - sum(room.free.values())
+    service_waits = sorted({seat.service for seat in seating.unseated})
+    return starts(snapshot, room, kept, service_waits, policy)
+
+
+def _take_back(candidate: Candidate, service: str, why: str, policy: Policy) -> TakeBack:
+    lease = candidate.lease
+    return TakeBack(
+        uid=lease.uid,
+        job=lease.job,
+        task=lease.task,
+        placement=lease.placement,
+        service=service,
+        grace_s=policy.grace_s,
+        why=why,
+    )
+
+
+def _held_by_runs(pool: Pool) -> dict[str, dict[str, int]]:
+    held: dict[str, dict[str, int]] = {}
+    for hold in pool.holds:
+        if hold.kind is HolderKind.RUN and hold.gpus > 0:
+            nodes = held.setdefault(hold.holder, {})
+            nodes[hold.node] = nodes.get(hold.node, 0) + hold.gpus
+    return held
+
+
+def _positive(placement: Mapping[str, int]) -> dict[str, int]:
+    return {node: gpus for node, gpus in placement.items() if gpus > 0}

@@ -1,0 +1,180 @@
+"""Which waiting tasks start now, in the order of the queue, and why the others do not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+
+from scheduler.jobs.spec import Priority
+from scheduler.jobs.waits import Wait, WaitReason
+from scheduler.planning import reasons
+from scheduler.planning.placement import Placement, Room
+from scheduler.planning.plan import Release, TaskWait
+from scheduler.planning.snapshot import Snapshot, WaitingTask
+from scheduler.policy import Policy
+
+_PRIORITY = {Priority.HIGH: 0, Priority.NORMAL: 1, Priority.LOW: 2}
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+def starts(
+    snapshot: Snapshot, room: Room, kept: int, service_waits: Sequence[str], policy: Policy
+) -> tuple[tuple[Release, ...], tuple[TaskWait, ...]]:
+    """Every waiting task once, as a release or as a wait, both in the order of the queue.
+
+    A task behind one that does not fit may start if it fits itself. `kept` are idle GPUs that are not lent;
+    `service_waits` names the services that wait for GPUs: meanwhile nothing starts.
+    """
+    turn = _Turn(snapshot, room, service_waits, policy)
+    releases: list[Release] = []
+    waits: list[tuple[WaitingTask, Wait | None]] = []
+    for task in sorted(snapshot.waiting, key=_order):
+        outcome = turn.start(task)
+        if isinstance(outcome, Release):
+            releases.append(outcome)
+        else:
+            waits.append((task, outcome))
+    without = _WithoutGpus(snapshot, room, kept, releases, policy)
+    return tuple(releases), tuple(
+        TaskWait(job=task.job, task=task.task, wait=wait or without.wait(task)) for task, wait in waits
+    )
+
+
+def _order(task: WaitingTask) -> tuple[int, bool, datetime, datetime, int, str, int, str]:
+    # "sft-10" comes after "sft-9": the number at the end counts as a number.
+    digits = "".join(takewhile(str.isdecimal, reversed(task.task)))[::-1]
+    return (
+        _PRIORITY[task.priority],
+        not task.preempted,
+        task.deadline or _NEVER,
+        task.submitted_at,
+        task.job,
+        task.step,
+        int(digits or 0),
+        task.task,
+    )
+
+
+class _Turn:
+    """What has been started so far in this turn, and what that leaves to others."""
+
+    def __init__(self, snapshot: Snapshot, room: Room, service_waits: Sequence[str], policy: Policy) -> None:
+        self._snapshot = snapshot
+        self._now = snapshot.now
+        self._room = room
+        self._policy = policy
+        self._nodes = tuple(sorted(node.name for node in snapshot.pool.nodes if not node.unknown))
+        self._known = sorted(node.gpus for node in snapshot.pool.nodes if not node.unknown)
+        self._sizes = sorted(node.gpus for node in snapshot.pool.nodes)
+        self._unknown = reasons.unknown_nodes(snapshot)
+        self._steps = Counter((lease.job, lease.step) for lease in snapshot.leases)
+        self._without_gpus = sum(not any(lease.placement.values()) for lease in snapshot.leases)
+        self._teams: Counter[str] = Counter()
+        for lease in snapshot.leases:
+            self._teams[lease.team] += sum(lease.placement.values())
+        self._service_first = (
+            Wait(reason=WaitReason.SERVICE_FIRST, detail=", ".join(service_waits)) if service_waits else None
+        )
+        self._closed = None if snapshot.lending_open else Wait(reason=WaitReason.CALENDAR, earliest=snapshot.opens_at)
+
+    def start(self, task: WaitingTask) -> Release | Wait | None:
+        """The release; why not; or None if only GPUs are missing."""
+        if task.uid is None:
+            return reasons.PREPARING
+        held_up = self._held_up(task)
+        if held_up is not None:
+            return held_up
+        placed = self._place(task) if task.gpus[0] > 0 else self._place_without_gpus()
+        if placed is None or isinstance(placed, Wait):
+            return placed
+        nodes = placed.nodes if isinstance(placed, Placement) else placed
+        self._steps[task.job, task.step] += 1
+        self._teams[task.team] += sum(nodes.values())
+        return Release(
+            uid=task.uid,
+            job=task.job,
+            task=task.task,
+            placement=nodes,
+            until=placed.until if isinstance(placed, Placement) else None,
+            confidence=placed.confidence if isinstance(placed, Placement) else None,
+            why=_why(task, nodes),
+        )
+
+    def _held_up(self, task: WaitingTask) -> Wait | None:
+        """What keeps it from starting, whatever is idle."""
+        if task.start_after is not None and task.start_after > self._now:
+            return Wait(reason=WaitReason.START_AFTER, earliest=task.start_after)
+        too_large = reasons.too_large(task, self._sizes, self._known, self._unknown)
+        if too_large is not None:
+            return too_large
+        running = self._steps[task.job, task.step] if task.parallel is not None else 0
+        if task.parallel is not None and running >= task.parallel:
+            return reasons.parallel(task, running)
+        if self._closed is not None and task.gpus[-1] > 0:
+            return self._closed
+        return self._service_first
+
+    def _place(self, task: WaitingTask) -> Placement | Wait | None:
+        running = self._teams[task.team]
+        limit = self._snapshot.team_gpus.get(task.team)
+        affordable = [gpus for gpus in task.gpus if limit is None or running + gpus * task.nodes <= limit]
+        if limit is not None and not affordable:
+            return reasons.team_budget(task, running, limit)
+        outlast = None if task.can_save else self._now + timedelta(seconds=self._must_last_s(task))
+        for gpus in affordable:
+            placement = self._room.place(gpus, task.nodes, outlast)
+            if placement is not None:
+                return placement
+        if outlast is not None and self._room.fits(affordable[-1], task.nodes):
+            return reasons.window_too_short(task, self._policy.horizon_s)
+        return None
+
+    def _must_last_s(self, task: WaitingTask) -> float:
+        # Without an estimate, only GPUs of which no end is in sight will do.
+        return self._policy.horizon_s if task.estimate_s is None else task.estimate_s
+
+    def _place_without_gpus(self) -> Mapping[str, int] | Wait:
+        if self._without_gpus >= self._policy.node_tasks:
+            return reasons.tasks_without_gpus(self._policy.node_tasks)
+        self._without_gpus += 1
+        return {self._nodes[0]: 0}
+
+
+class _WithoutGpus:
+    """Why the tasks that found no GPUs wait; tasks that ask the same get the same answer."""
+
+    def __init__(self, snapshot: Snapshot, room: Room, kept: int, releases: Sequence[Release], policy: Policy) -> None:
+        self._room = room
+        self._ahead = reasons.Ahead(snapshot, room)
+        self._held_by = reasons.held_by(snapshot, kept)
+        self._started = list(dict.fromkeys(f"job-{one.job}" for one in releases if any(one.placement.values())))
+        self._named = policy.queue_depth_reason
+        self._answers: dict[tuple[int, int], Wait] = {}
+
+    def wait(self, task: WaitingTask) -> Wait:
+        asked = (task.gpus[-1], task.nodes)
+        if asked not in self._answers:
+            self._answers[asked] = self._wait(*asked)
+        return self._answers[asked]
+
+    def _wait(self, gpus: int, nodes: int) -> Wait:
+        earliest = self._ahead.earliest(gpus, nodes)
+        if self._room.fitted(gpus, nodes):
+            return reasons.queue(self._started, self._named, earliest)
+        return Wait(
+            reason=WaitReason.GPUS,
+            short_by=self._room.short_by(gpus, nodes),
+            held_by=self._held_by,
+            earliest=earliest,
+        )
+
+
+def _why(task: WaitingTask, nodes: Mapping[str, int]) -> str:
+    gpus = sum(nodes.values())
+    if gpus == 0:
+        return "it needs no GPU"
+    where = ", ".join(nodes)
+    again = "goes on" if task.preempted else "fits"
+    return f"{again} on {gpus} idle {'GPU' if gpus == 1 else 'GPUs'} of {where}"
