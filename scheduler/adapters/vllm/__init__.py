@@ -1,0 +1,7 @@
+"""vLLM's own metrics: scraped from the replicas, or asked of a Prometheus that scrapes them."""
+
+from __future__ import annotations
+
+from scheduler.adapters.vllm.prometheus import PrometheusMetrics as PrometheusMetrics
+from scheduler.adapters.vllm.scraped import ScrapedMetrics as ScrapedMetrics
+from scheduler.adapters.vllm.scraped import check_url as check_url
