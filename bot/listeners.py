@@ -1,0 +1,138 @@
+"""What Slack sends us: acknowledged first, then handed to the counter; the only file with Bolt's decorators."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+from slack_bolt.async_app import AsyncApp
+from slack_bolt.response import BoltResponse
+
+from bot import commands, modals, words
+from bot.blocks import Act, Message
+from bot.counter import Counter
+from bot.modals import Faults
+from bot.voice import Line, line_of
+from scheduler.errors import Unavailable
+
+log = logging.getLogger("gpujob.bot.listeners")
+
+Body = Mapping[str, Any]
+Ack = Callable[..., Awaitable[BoltResponse]]
+
+
+def register(app: AsyncApp, counter: Counter) -> Listeners:
+    """Connects everything that Slack may send."""
+    listeners = Listeners(counter)
+    app.command("/gpujob")(listeners.command)
+    for act in (Act.APPROVE, Act.DENY, Act.CANCEL, Act.STATUS, Act.LOGS, Act.RERUN, Act.PAGE):
+        app.action(act.value)(listeners.click)
+    app.view(Act.SUBMIT_FORM.value)(listeners.submitted)
+    app.view(Act.DENY_FORM.value)(listeners.denied)
+    app.event("app_mention")(listeners.mention)
+    # Last, so that only what nobody knows gets here.
+    app.event(re.compile(".*"))(_ignored)
+    app.action(re.compile(".*"))(listeners.old_button)
+    app.view(re.compile(".*"))(listeners.old_form)
+    app.error(listeners.broken)
+    return listeners
+
+
+async def _ignored() -> None:
+    """Messages and other events that ask nothing of us."""
+
+
+class Listeners:
+    """Each listener acknowledges before it does anything that can wait or fail."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._working: set[asyncio.Task[Any]] = set()
+
+    async def stop(self, grace_s: float) -> None:
+        """What was acknowledged is finished, or its person is told that it is kept."""
+        await self._counter.stop(grace_s)
+        if self._working:
+            await asyncio.wait(set(self._working), timeout=grace_s)
+
+    async def command(self, ack: Ack, body: Body) -> None:
+        """`/gpujob ..`."""
+        await ack()
+        line, command = line_of(body), commands.parse(str(body.get("text") or ""))
+        await self._work(line, self._counter.serve(line, command, body["trigger_id"], str(body.get("text") or "")))
+
+    async def click(self, ack: Ack, body: Body) -> None:
+        """One of our buttons."""
+        await ack()
+        action, line = body["actions"][0], line_of(body)
+        key = f"click:{action['action_ts']}:{line.user}:{action['action_id']}"
+        container = body.get("container") or {}
+        place = Line(user=line.user, channel=line.channel, thread_ts=str(container.get("message_ts") or ""))
+        replace = bool(container.get("is_ephemeral"))
+        act, value = Act(action["action_id"]), str(action.get("value") or "")
+        await self._work(line, self._counter.press(line, act, value, key, body["trigger_id"], place, replace=replace))
+
+    async def submitted(self, ack: Ack, body: Body, view: Body) -> None:
+        """The submit form; wrong values stay in it, each with a sentence."""
+        read = modals.read_submit(view)
+        if isinstance(read, Faults):
+            await ack(response_action="errors", errors=dict(read.by_block))
+            return
+        await ack()
+        line = Line(user=line_of(body).user, channel=read.channel)
+        await self._work(line, self._counter.submit_file(line, f"view:{view['id']}", read.text, "form"))
+
+    async def denied(self, ack: Ack, body: Body, view: Body) -> None:
+        """The reason of a denial."""
+        await ack()
+        job, reason = modals.read_deny(view)
+        line = Line(user=line_of(body).user)
+        if job is not None:
+            await self._work(line, self._counter.decide(line, f"view:{view['id']}", job, approve=False, reason=reason))
+
+    async def mention(self, body: Body, event: Body) -> None:
+        """The bot's name in a message; Slack repeats events until it is sure, and other bots speak too."""
+        if event.get("bot_id") or event.get("subtype") == "bot_message" or not event.get("user"):
+            return
+        thread = str(event.get("thread_ts") or "")
+        line = Line(user=str(event["user"]), channel=str(event["channel"]), thread_ts=thread or str(event["ts"]))
+        await self._work(line, self._counter.mention(line, str(body["event_id"]), str(event.get("text") or "")))
+
+    async def old_button(self, ack: Ack, body: Body) -> None:
+        """A button of another version of us."""
+        await ack()
+        line = line_of(body)
+        await self._work(line, self._counter.voice.say(line, Message(text=words.OLD_BUTTON)))
+
+    async def old_form(self, ack: Ack, body: Body) -> None:
+        """A form of another version of us."""
+        await ack()
+        line = line_of(body)
+        await self._work(line, self._counter.voice.tell(line.user, Message(text=words.OLD_FORM)))
+
+    async def broken(self, error: Exception, body: Body) -> BoltResponse:
+        """A bug of ours: the person gets a number that stands in the log too, within Slack's three seconds."""
+        error_id = uuid.uuid4().hex[:8]
+        log.error("listener_broken error_id=%s", error_id, exc_info=error)
+        line = line_of(body)
+        if line.user:
+            # Not awaited: the acknowledgement that this answer carries must not wait for it.
+            self._keep(asyncio.create_task(self._counter.voice.say(line, Message(text=words.broken(error_id)))))
+        return BoltResponse(status=200, body="")
+
+    async def _work(self, line: Line, work: Coroutine[Any, Any, None]) -> None:
+        task = self._keep(asyncio.create_task(work))
+        try:
+            await task
+        except Unavailable as error:
+            log.warning("database_unavailable why=%s", error)
+            await self._counter.voice.say(line, Message(text=words.NO_DATABASE))
+
+    def _keep(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        return task

@@ -1,0 +1,147 @@
+"""Every sentence that the bot itself says, in one place; arguments are escaped by the caller unless said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+COMMANDS = (
+    "submit",
+    "status",
+    "list",
+    "cancel",
+    "logs",
+    "rerun",
+    "approve",
+    "deny",
+    "pool",
+    "report",
+    "settings",
+    "help",
+)
+
+# topic -> (how it is typed, what it does)
+TOPICS: Mapping[str, tuple[str, str]] = {
+    "submit": (
+        "submit [image=IMAGE gpus=2 name=NAME param.KEY=VALUE team=TEAM checkpoint=30m max=12h -- COMMAND ..]",
+        "Without more words it opens a form. With them it submits one step. A whole job file can be pasted too.",
+    ),
+    "status": ("status [JOB]", "One job: its state, its steps, why it waits, what was kept and lost."),
+    "list": ("list [mine|team|all] [waiting|running|done] [page N]", "Jobs, newest first."),
+    "cancel": ("cancel JOB", "Ends a job, after a question."),
+    "logs": ("logs JOB [STEP]", "The last lines of its output."),
+    "rerun": ("rerun JOB [from STEP] [param.KEY=VALUE ..]", "A new job from an old one; finished steps can be kept."),
+    "approve": ("approve JOB", "For approvers: let a job run."),
+    "deny": ("deny JOB [reason]", "For approvers: refuse a job."),
+    "pool": ("pool", "What each service uses, which GPUs are idle and until when."),
+    "report": ("report [YYYY-MM]", "Jobs and GPU-hours of a month, and what they would have cost."),
+    "settings": ("settings", "Which messages reach you, and where."),
+    "help": ("help [command]", "This text."),
+}
+
+UNCLOSED_QUOTE = 'A quote is opened and not closed. Write param.KEY="two words".'
+TAKEN = "Taken. I will tell you here."
+LATE = "Taken, but the scheduler has not answered for 30 minutes. Your request is kept; see `/gpujob list`."
+RESTARTING = "Taken and kept. I restart now, so I cannot tell you the end here; see `/gpujob list`."
+TRY_AGAIN = "Slack's 3 seconds ran out before the form could open. Type `/gpujob submit` again."
+FORM_FAILED = (
+    "Slack could not open the form. Type `/gpujob submit` again, or write the job in one line: `/gpujob help`."
+)
+OLD_BUTTON = "This button is from an older version of me and does nothing now. Type `/gpujob status JOB` for a new one."
+OLD_FORM = "This form is from an older version of me. Type `/gpujob submit` for a new one."
+NOTHING_SHOWN = (
+    "There is no job here to act on. In the thread of a job, write `status`, `logs` or `cancel` after my name."
+)
+MENTION_ONLY = "In a thread I understand `status`, `logs` and `cancel`. Everything else: `/gpujob help`."
+NO_BOARD = "The scheduler has not looked at the GPUs yet. Ask again in a minute."
+NO_JOBS = "No jobs to show. `/gpujob submit` makes one."
+NO_TEAM = "None of your jobs names a team, so there is no team to list. Write `team=NAME` when you submit."
+NO_LOG = "It has written no output yet."
+NO_GPUS = (
+    "There is no GPU in the pool right now, so there is nothing to choose from. "
+    "`/gpujob pool` shows why; a job without GPUs can be written in one line, see `/gpujob help submit`."
+)
+LOADING = "One moment, I am looking which GPUs are free …"
+NO_DATABASE = "The database does not answer. Nothing was changed; try again in a minute."
+SETTINGS = (
+    "*Messages that reach you*\n"
+    "• In the thread of each of your jobs: everything that happens to it.\n"
+    "• As a direct message: its end, a second and later preemption, and what waits for your approval.\n"
+    "These are the same for everyone; they cannot be changed yet."
+)
+
+
+def unknown_command(verb: str, nearest: str) -> str:
+    """Unescaped."""
+    meant = f'; did you mean "/gpujob {nearest}"?' if nearest else '. Type "/gpujob help" for what there is.'
+    return f'"{verb[:60]}" is no command{meant}'
+
+
+def wrong_list(part: str) -> str:
+    """Unescaped."""
+    return f'"{part[:60]}" says nothing to list. Write: list [mine|team|all] [waiting|running|done] [page N]'
+
+
+def wrong_rerun(part: str) -> str:
+    """Unescaped."""
+    return f'"{part[:60]}" does not belong there. Write: rerun JOB [from STEP] [param.KEY=VALUE ..]'
+
+
+def wrong_month(text: str) -> str:
+    """Unescaped."""
+    return f'"{text[:60]}" is no month. Write it as YYYY-MM, such as 2026-11.'
+
+
+def no_job_id(verb: str, text: str) -> str:
+    """Unescaped."""
+    if not text:
+        return f'Which job? Write "/gpujob {verb} job-41"; "/gpujob list" shows yours.'
+    return f'"{text[:60]}" is no job. A job is written job-41, #41 or 41; "/gpujob list" shows yours.'
+
+
+def no_such_job(label: str) -> str:
+    """A well written id that belongs to nobody."""
+    return f"There is no {label}. `/gpujob list all` shows what there is."
+
+
+def already_submitted(label: str) -> str:
+    """The same command came twice within seconds."""
+    return f"Already submitted as {label}: the same command came twice within 10 seconds, so I made one job."
+
+
+def broken(error_id: str) -> str:
+    """Something of ours failed; the log has the same id."""
+    return f"Something broke on my side, and it is logged as error {error_id}. Nothing is half done; please try again."
+
+
+def help_text(topic: str) -> str:
+    """All commands, or one of them."""
+    if topic in TOPICS:
+        usage, what = TOPICS[topic]
+        return f"`/gpujob {usage}`\n{what}"
+    lines = [f"• `/gpujob {usage}`: {what}" for usage, what in TOPICS.values()]
+    return "\n".join(["*What I understand*", *lines, "A job is written `job-41`; `41` and `#41` work too."])
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes = whole // 60
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def gpus(count: int) -> str:
+    """`1 GPU`, `4 GPUs`, `no GPU`."""
+    return "no GPU" if count == 0 else f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
+def gpu_hours(hours: float) -> str:
+    """`3.2 GPU-hours`."""
+    return f"{hours:,.1f} GPU-hours"
