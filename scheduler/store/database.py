@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -38,6 +39,8 @@ class Database:
         # Reads of one transaction belong together; SQLite's always do.
         self._reads = engine if _is_sqlite(engine) else engine.execution_options(isolation_level="REPEATABLE READ")
         self._writes = engine.execution_options(**{_WRITES: True})
+        # SQLite lets writers try again after a nap, in no order; a queue of our own threads is fair, and twice as fast.
+        self._turn: AbstractContextManager[Any] = Lock() if _is_sqlite(engine) else nullcontext()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -58,7 +61,7 @@ class Database:
             Unavailable: the database did not answer, or has another schema.
             ValueError: an instant without a zone.
         """
-        with _our_words(), self._writes.begin() as connection:
+        with self._turn, _our_words(), self._writes.begin() as connection:
             yield connection
 
     def close(self) -> None:
@@ -79,9 +82,10 @@ def _checked(url: str) -> URL:
         parsed = make_url(url)
         parsed.get_dialect().import_dbapi()
     except ArgumentError as error:
-        raise BadInput(f'[database] url = "{url}" is no database URL; write sqlite:///gpujob.sqlite3') from error
+        # The URL itself may hold a password, so it is not shown.
+        raise BadInput("[database] url is no database URL; write sqlite:///PATH or postgresql+psycopg://..") from error
     except ModuleNotFoundError as error:
-        raise BadInput(f'[database] url needs the Python package "{error.name}"; install it beside gpujob') from error
+        raise BadInput(f"[database] url needs the Python package {error.name}; install it beside gpujob") from error
     if parsed.get_backend_name() == "sqlite" and not parsed.database:
         raise BadInput("[database] url names no file; the scheduler and the bot must share one: sqlite:///PATH")
     return parsed
