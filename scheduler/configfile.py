@@ -41,7 +41,6 @@ class ApprovalRules(Section):
 
     over_gpu_hours: float | None = Field(default=None, gt=0)
     high_priority: bool = True
-    over_team_budget: bool = True
     own_jobs: bool = False  # may approvers approve their own jobs?
 
 

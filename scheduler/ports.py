@@ -263,6 +263,18 @@ class Store(Protocol):
         """
         ...
 
+    def job(self, job: JobId) -> Job | None:
+        """One job, ended or not."""
+        ...
+
+    def job_runs(self, job: JobId) -> tuple[Run, ...]:
+        """All runs of one job, oldest first."""
+        ...
+
+    def team_hours(self, since: datetime, now: datetime) -> Mapping[str, float]:
+        """GPU-hours used since then, by team; jobs without a team are left out."""
+        ...
+
     def runs(self, since: datetime) -> tuple[Run, ...]:
         """Runs that had not ended before `since`, oldest first."""
         ...

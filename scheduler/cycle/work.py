@@ -39,11 +39,23 @@ class Work:
             self.tasks[task.job][task.name] = task
         self.runs: dict[Uid, Run] = {run.uid: run for run in live.runs}
         self.attempts = dict(live.attempts)
+        self._next_job = live.next_job
         self._was_job = dict(self.jobs)
         self._was_task = {(task.job, task.name): task for task in live.tasks}
         self._was_run = dict(self.runs)
         self._added: list[AddRun] = []
         self._notices: list[Tell] = []
+
+    def new_id(self) -> JobId:
+        """The id of the next job."""
+        return self._next_job
+
+    def add_job(self, job: Job, tasks: Sequence[Task]) -> None:
+        """A new job; `AddJob` records it, later moves count from here."""
+        self._next_job = JobId(job.id + 1)
+        self.jobs[job.id] = self._was_job[job.id] = job
+        self.tasks[job.id] = {task.name: task for task in tasks}
+        self._was_task.update({(task.job, task.name): task for task in tasks})
 
     def runs_of(self, job: JobId) -> tuple[Run, ...]:
         """Runs of a job that have not ended."""
@@ -61,8 +73,6 @@ class Work:
         new = replace(old, state=state)
         if state in TERMINAL_JOB:
             new = replace(new, ended_at=now, why=why or old.why)
-        if state is JobState.RUNNING:
-            new = replace(new, started_at=old.started_at or now, told_wait="")
         self.job(new)
 
     def task(self, task: Task) -> None:
@@ -110,8 +120,3 @@ class Work:
 
 def _changed(kind: type, now: Mapping, was: Mapping) -> Iterable[Change]:  # type: ignore[type-arg]
     return [kind(was=was[key].state, now=value) for key, value in now.items() if value is not was[key]]
-
-
-def in_order(tasks: Mapping[TaskName, Task]) -> Sequence[Task]:
-    """Tasks in task order."""
-    return list(tasks.values())

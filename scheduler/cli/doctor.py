@@ -1,0 +1,94 @@
+"""Everything outside, looked at once: what is broken, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from scheduler.errors import Unavailable
+from scheduler.fleet.pool import ReplicaPhase
+from scheduler.fleet.readings import Target
+from scheduler.settings import Settings
+from scheduler.store import migrations
+from scheduler.wiring import House, clock, house
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing looked at."""
+
+    what: str
+    ok: bool
+    says: str  # a sentence: what was seen, and if it is broken what to do
+
+
+def examine(settings: Settings) -> tuple[Check, ...]:
+    """All checks; none stops the others."""
+    parts = house(settings)
+    return (
+        _database(settings),
+        *_fleet(parts),
+        _storage(settings),
+        _approvers(settings),
+    )
+
+
+def _database(settings: Settings) -> Check:
+    try:
+        faults = migrations.differences(settings.database_url)
+        have = migrations.current(settings.database_url)
+    except Unavailable as error:
+        return Check(what="database", ok=False, says=f"does not answer: {error}")
+    if faults:
+        return Check(what="database", ok=False, says=f"has another schema ({faults[0]}): run `gpujob migrate`")
+    return Check(what="database", ok=True, says=f"is at revision {have}")
+
+
+def _fleet(parts: House) -> Iterator[Check]:
+    now = clock()
+    try:
+        pool = parts.outside.cluster.pool(now)
+    except Unavailable as error:
+        yield Check(what="cluster", ok=False, says=f"does not answer: {error}")
+        return
+    gpus = sum(node.gpus for node in pool.nodes)
+    says = f"{len(pool.nodes)} nodes with {gpus} GPUs"
+    if not gpus:
+        says += "; set [[node]] name and gpus, or run where nvidia-smi finds GPUs"
+    yield Check(what="cluster", ok=gpus > 0, says=says)
+    for node in pool.nodes:
+        if node.unknown:
+            yield Check(what=f"node {node.name}", ok=False, says=node.unknown)
+    if not parts.settings.services:
+        yield Check(what="services", ok=False, says="none is set; add a [[service]] for each vLLM deployment")
+    ready = [replica for replica in pool.replicas if replica.phase is ReplicaPhase.READY]
+    for series in parts.outside.metrics.series(ready, now):
+        newest = series.samples[-1] if series.samples else None
+        if newest is None or newest.target is not Target.UP:
+            why = newest.error if newest else "no answer"
+            yield Check(what=f"metrics of {series.replica}", ok=False, says=why)
+        elif not newest.vllm_series:
+            says = "answers without vLLM's series; start vLLM without --disable-log-stats, or set [metrics] prefix"
+            yield Check(what=f"metrics of {series.replica}", ok=False, says=says)
+        else:
+            yield Check(what=f"metrics of {series.replica}", ok=True, says=f"{newest.vllm_series} series of vLLM")
+
+
+def _storage(settings: Settings) -> Check:
+    root = settings.storage_root
+    folder = Path(root.removeprefix("file://"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".gpujob-doctor"
+        probe.write_text("", encoding="utf-8")
+        probe.unlink()
+    except OSError as error:
+        return Check(what="storage", ok=False, says=f"{root} cannot be written: {error.strerror}")
+    return Check(what="storage", ok=True, says=f"{root} can be written")
+
+
+def _approvers(settings: Settings) -> Check:
+    if not settings.approval.approvers:
+        return Check(what="approvers", ok=False, says="none: nobody can approve a job; set [approval] approvers")
+    return Check(what="approvers", ok=True, says=", ".join(settings.approval.approvers))

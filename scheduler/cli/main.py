@@ -1,0 +1,109 @@
+"""`gpujob`: the scheduler, and the operator's tool."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scheduler.cli import asking, serving, showing
+from scheduler.cli.say import OUTSIDE, WRONG_USE, Say
+from scheduler.configfile import load
+from scheduler.errors import BadInput, Unavailable
+from scheduler.settings import read
+from scheduler.wiring import environment
+
+EPILOG = "Exit codes: 0 done, 1 the answer is no, 2 wrong use, 3 the outside did not answer."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and gives its exit code."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    for chatty in ("apscheduler", "httpx", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    say = Say(json=getattr(options, "json", False))
+    try:
+        return _run(options, say)
+    except BadInput as error:
+        return say.no(*error.faults, code=WRONG_USE)
+    except Unavailable as error:
+        return say.no(f"The outside did not answer: {error}", code=OUTSIDE)
+
+
+def run() -> None:
+    """The entry point."""
+    sys.exit(main())
+
+
+def _run(options: argparse.Namespace, say: Say) -> int:
+    command: Callable[..., int] = options.run
+    if options.needs_settings:
+        return command(options, say, read(load(options.config, environment())))
+    return command(options, say)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands with their help."""
+    top = argparse.ArgumentParser(prog="gpujob", description=__doc__, epilog=EPILOG)
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[..., int], text: str, *, settings: bool = True) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text, epilog=EPILOG)
+        command.set_defaults(run=run, needs_settings=settings)
+        command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+        command.add_argument("--config", type=Path, help="the settings file (default: $GPUJOB_CONFIG, gpujob.toml)")
+        return command
+
+    serve = add("serve", serving.serve, "run the scheduler until it is told to stop")
+    serve.add_argument("--observe-only", action="store_true", help="write plans down, act on nothing")
+    add("migrate", serving.migrate, "bring the database's schema up to date")
+    add("doctor", serving.doctor, "check everything outside, and say what to do")
+
+    plan = add("plan", showing.plan, "what would be done now, and why")
+    plan.add_argument("--snapshot", type=Path, help="plan on a kept snapshot instead of the world")
+    plan.add_argument("--keep", type=Path, metavar="FILE", help="write the snapshot that was planned on")
+    plan.add_argument("--explain", action="store_true", help="in sentences")
+    add("windows", showing.windows, "which GPUs are idle, until when, and how sure")
+    add("scale", showing.scale, "what each service needs, by which signals")
+    add("hand-backs", showing.hand_backs, "how long hand-backs took")
+    report = add("report", showing.report, "jobs, GPU-hours and money by month")
+    report.add_argument("--month", metavar="YYYY-MM", help="one month only")
+    report.add_argument("--csv", type=Path, metavar="FILE", help="also as CSV")
+    audit = add("audit", showing.audit, "who decided what")
+    audit.add_argument("--limit", type=int, default=50)
+    listing = add("list", showing.jobs, "jobs, newest first")
+    listing.add_argument("--owner", default="", help="only this person's")
+    listing.add_argument("--state", choices=("waiting", "running", "done"), help="only these")
+    listing.add_argument("--limit", type=int, default=20)
+    status = add("status", showing.status, "one job: steps, runs, why it waits")
+    status.add_argument("job", help="job-41, 41 or #41")
+
+    check = add("check", asking.check, "whether a job file is good; every fault with its line", settings=False)
+    check.add_argument("file", type=Path)
+    add("schema", asking.schema, "the JSON Schema of the job file", settings=False)
+    submit = add("submit", asking.submit, "hand in a job file")
+    submit.add_argument("file", type=Path)
+    cancel = add("cancel", asking.cancel, "end a job")
+    cancel.add_argument("job")
+    approve = add("approve", asking.approve, "let a job run that needs approval")
+    approve.add_argument("job")
+    deny = add("deny", asking.deny, "refuse a job that needs approval")
+    deny.add_argument("job")
+    deny.add_argument("reason", nargs="*")
+    logs = add("logs", asking.logs, "the last lines that a job wrote")
+    logs.add_argument("job")
+    logs.add_argument("step", nargs="?", default="")
+    logs.add_argument("--lines", type=int, default=40)
+    rerun = add("rerun", asking.rerun, "a new job from an old one")
+    rerun.add_argument("job")
+    rerun.add_argument("params", nargs="*", metavar="param.KEY=VALUE")
+    for command in (submit, cancel, approve, deny, logs, rerun):
+        command.add_argument("--as", dest="person", default="", metavar="USER", help="in whose name (default: yours)")
+    return top

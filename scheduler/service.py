@@ -1,0 +1,123 @@
+"""When turns happen: a list of ticks, hints that bring the next turn forward, and a watchdog."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobExecutionEvent
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from scheduler.cycle.turn import Cycle
+from scheduler.errors import Deposed, Unavailable
+from scheduler.ports import Clock
+
+log = logging.getLogger(__name__)
+
+TAKE_IN_S = 0.25  # requests are answered this often, apart from the planning turn
+WATCHDOG_EXIT = 70  # the exit code of a process whose turns have stopped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticks:
+    """How often things happen, in seconds."""
+
+    turn_s: float = 5.0
+    take_in_s: float = TAKE_IN_S
+    watchdog_s: float = 60.0  # without a finished turn the process ends itself
+
+
+class Service:
+    """Runs a cycle until it is told to stop.
+
+    APScheduler only ticks: memory store, UTC, one instance of each tick, no misfire limit. One exception in its job
+    store would end it silently while it still says `running` (seen in 3.11.3): a thread of our own watches the turns.
+    """
+
+    def __init__(self, cycle: Cycle, ticks: Ticks, clock: Clock, *, give_up: Callable[[int], None] = os._exit) -> None:
+        self._cycle = cycle
+        self._ticks = ticks
+        self._clock = clock
+        self._give_up = give_up
+        self._one_at_a_time = threading.Lock()
+        self._stopping = threading.Event()
+        self._finished_at = clock()
+        self.scheduler = BackgroundScheduler(
+            timezone=UTC,
+            job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
+        )
+
+    def run(self) -> None:
+        """Blocks until `stop`; then the turn under way is finished and recorded."""
+        self.scheduler.add_listener(_tell_trouble, EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
+        now = self._clock()
+        self.scheduler.add_job(
+            self._take_in, "interval", seconds=self._ticks.take_in_s, id="take_in", next_run_time=now
+        )
+        self.scheduler.add_job(self._turn, "interval", seconds=self._ticks.turn_s, id="turn", next_run_time=now)
+        watchdog = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self.scheduler.start()
+        watchdog.start()
+        self._stopping.wait()
+        self.scheduler.shutdown(wait=True)
+
+    def stop(self) -> None:
+        """May be called from a signal handler."""
+        self._stopping.set()
+
+    def hint(self) -> None:
+        """Something happened: the next turn comes at once. A lost hint costs time, never truth."""
+        if not self._stopping.is_set():
+            self.scheduler.modify_job("turn", next_run_time=self._clock())
+
+    def _take_in(self) -> None:
+        with self._one_at_a_time:
+            try:
+                answered = self._cycle.take_in(self._clock())
+            except (Unavailable, Deposed) as error:
+                log.warning("tick=take_in failed=%s", error)
+                return
+        if answered:
+            self.hint()
+
+    def _turn(self) -> None:
+        began = self._clock()
+        try:
+            fleet = self._cycle.observe(began)
+            with self._one_at_a_time:
+                plan = self._cycle.turn(fleet)
+        except (Unavailable, Deposed) as error:
+            # The outside is away: that is known and said, and no reason to end the process.
+            log.warning("tick=turn failed=%s", error)
+            self._finished_at = self._clock()
+            return
+        self._finished_at = self._clock()
+        took = (self._finished_at - began).total_seconds()
+        if plan is None:
+            log.info("tick=turn passive, another scheduler leads")
+        elif plan.actions:
+            log.info("tick=turn actions=%d waits=%d seconds=%.3f", len(plan.actions), len(plan.waits), took)
+
+    def _watch(self) -> None:
+        limit = timedelta(seconds=self._ticks.watchdog_s)
+        while not self._stopping.wait(timeout=min(1.0, self._ticks.watchdog_s / 4)):
+            if overdue(self._finished_at, self._clock(), limit):
+                log.critical("watchdog: no turn finished since %s, this process ends", self._finished_at.isoformat())
+                self._give_up(WATCHDOG_EXIT)
+                return
+
+
+def overdue(finished_at: datetime, now: datetime, limit: timedelta) -> bool:
+    """Whether the newest finished turn is too old."""
+    return now - finished_at > limit
+
+
+def _tell_trouble(event: JobExecutionEvent) -> None:
+    if event.code == EVENT_JOB_ERROR:
+        log.error("tick=%s raised", event.job_id, exc_info=event.exception)
+    else:
+        log.warning("tick=%s was %s", event.job_id, "missed" if event.code == EVENT_JOB_MISSED else "still running")

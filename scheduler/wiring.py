@@ -1,0 +1,191 @@
+"""What is plugged into what: the only place that builds adapters, and the only one that reads the clock."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from scheduler.adapters.local.cluster import LocalCluster
+from scheduler.adapters.local.executor import LocalExecutor
+from scheduler.adapters.local.gpus import detect_gpus
+from scheduler.adapters.local.logs import LocalLogs
+from scheduler.adapters.local.services import LocalReplica, LocalService
+from scheduler.adapters.local.state import LocalState
+from scheduler.adapters.vllm import PrometheusMetrics, ScrapedMetrics
+from scheduler.cycle import intake, notices
+from scheduler.cycle.turn import Cycle, Outside, Terms
+from scheduler.errors import BadInput
+from scheduler.fleet.calendar import Calendar, Hours, parse_hours
+from scheduler.fleet.scaling import check_service
+from scheduler.fleet.services import Mode, Service
+from scheduler.jobs.admission import Rules, TeamBudget
+from scheduler.ports import Metrics
+from scheduler.settings import Settings
+from scheduler.store.mailbox import Mailbox
+from scheduler.store.sql import SqlStore
+
+
+def clock() -> datetime:
+    """Now, aware UTC."""
+    return datetime.now(UTC)
+
+
+def pause(seconds: float) -> None:
+    """For a person at a terminal who waits for an answer; nothing else waits on real time."""
+    time.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """All parts, plugged together."""
+
+    settings: Settings
+    store: SqlStore
+    state: LocalState
+    cycle: Cycle
+    outside: Outside
+
+
+def services(settings: Settings) -> tuple[Service, ...]:
+    """The services, as the pure rooms know them.
+
+    Raises:
+        BadInput: a service and the policy contradict each other.
+    """
+    found = tuple(
+        Service(
+            name=row.name,
+            gpus_per_replica=row.gpus_per_replica,
+            max_num_seqs=row.max_num_seqs,
+            min_replicas=row.min_replicas,
+            max_replicas=row.max_replicas,
+            mode=Mode(row.mode),
+        )
+        for row in settings.services
+    )
+    faults = [fault for service in found for fault in check_service(service, settings.policy)]
+    if faults:
+        raise BadInput(*faults)
+    return found
+
+
+def calendar(settings: Settings) -> Calendar:
+    """The operator's hours.
+
+    Raises:
+        BadInput: an entry of `[calendar] windows` cannot be read.
+    """
+    hours: list[Hours] = []
+    faults: list[str] = []
+    for text in settings.calendar.windows:
+        parsed = parse_hours(text)
+        if isinstance(parsed, str):
+            faults.append(f"[calendar] windows: {parsed}")
+        else:
+            hours.append(parsed)
+    if faults:
+        raise BadInput(*faults)
+    return Calendar(timezone=settings.calendar.timezone, windows=tuple(hours))
+
+
+def rules(settings: Settings) -> Rules:
+    """Who may do what without asking, and who is asked."""
+    return Rules(
+        approve_over_gpu_hours=settings.approval.rules.over_gpu_hours,
+        approve_high_priority=settings.approval.rules.high_priority,
+        own_jobs=settings.approval.rules.own_jobs,
+        approvers=settings.approval.approvers,
+        teams={
+            team.name: TeamBudget(running_gpus=team.running_gpus, month_gpu_hours=team.month_gpu_hours)
+            for team in settings.teams
+        },
+    )
+
+
+def metrics(settings: Settings) -> Metrics:
+    """The reader of vLLM's metrics."""
+    section = settings.metrics
+    keep_s = max(settings.policy.idle_window_s, settings.policy.stall_s, settings.policy.busy_window_s)
+    if section.kind == "prometheus":
+        return PrometheusMetrics(
+            section.url, prefix=section.prefix, interval_s=section.interval_s, window_s=keep_s + section.interval_s
+        )
+    return ScrapedMetrics(
+        prefix=section.prefix, interval_s=section.interval_s, keep_s=keep_s + section.interval_s, clock=clock
+    )
+
+
+def nodes(settings: Settings) -> dict[str, int]:
+    """Local nodes: those of the settings, else this computer with the GPUs it has."""
+    if settings.nodes:
+        return {node.name: node.gpus for node in settings.nodes}
+    return {socket.gethostname().lower(): detect_gpus()}
+
+
+def house(settings: Settings, *, observe_only: bool = False) -> House:
+    """Everything that `serve` and the operator's commands need.
+
+    Raises:
+        BadInput: the settings cannot be used.
+    """
+    if settings.cluster.kind == "kubernetes":
+        raise BadInput('[cluster] kind = "kubernetes" is not there yet in this version; use kind = "local"')
+    store = SqlStore(settings.database_url)
+    state = LocalState(settings.state_folder)
+    sizes = nodes(settings)
+    local_services = tuple(
+        LocalService(
+            name=row.name,
+            command=row.command,
+            gpus_per_replica=row.gpus_per_replica,
+            mode=Mode(row.mode),
+            replicas=tuple(LocalReplica(url=replica.url, node=replica.node) for replica in row.replica),
+            drain_s=row.drain_s,
+            workdir=str(settings.loaded.folder.resolve()),
+        )
+        for row in settings.services
+    )
+    programs = Path(sys.executable).parent  # `python` in a command is the one that runs gpujob
+    outside = Outside(
+        metrics=metrics(settings),
+        cluster=LocalCluster(state, sizes, local_services, clock, programs),
+        executor=LocalExecutor(state, sizes, clock, programs),
+        logs=LocalLogs(state),
+        store=store,
+        leadership=store,
+    )
+    terms = Terms(
+        owner=f"{socket.gethostname()}:{settings.state_folder}",
+        services=services(settings),
+        calendar=calendar(settings),
+        policy=settings.policy,
+        house=intake.House(
+            rules=rules(settings),
+            terms=notices.Terms(
+                currency=settings.money.currency,
+                per_gpu_hour=settings.money.per_gpu_hour,
+                storage_root=settings.storage_root,
+            ),
+            local=settings.cluster.kind == "local",
+            timezone=ZoneInfo(settings.calendar.timezone),
+        ),
+        team_gpus={team.name: team.running_gpus for team in settings.teams if team.running_gpus is not None},
+        observe_only=observe_only,
+    )
+    return House(settings=settings, store=store, state=state, cycle=Cycle(outside, terms), outside=outside)
+
+
+def mailbox(settings: Settings) -> Mailbox:
+    """The door that the bot uses too, for commands of the command line."""
+    return Mailbox(settings.database_url)
+
+
+def environment() -> dict[str, str]:
+    """Of this process."""
+    return dict(os.environ)

@@ -1,0 +1,338 @@
+"""The real cycle on a world with virtual time, with the store in memory; also killed between any two calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from scheduler.cycle import intake, notices
+from scheduler.cycle.turn import Cycle, Outside, Terms
+from scheduler.errors import Unavailable
+from scheduler.fleet.calendar import Calendar
+from scheduler.fleet.services import Mode, Service
+from scheduler.jobs.admission import Rules
+from scheduler.jobs.job import JobId, JobState, RunState
+from scheduler.jobs.mail import Answer, Body, Cancel, Decide, Person, Rerun, Submit
+from scheduler.policy import Policy
+from scheduler.store.memory import MemoryStore
+from tests.world import Killed, World
+
+CHAT = Service(name="chat", gpus_per_replica=4, max_num_seqs=8, min_replicas=1, max_replicas=3, mode=Mode.MANAGE)
+POLICY = Policy(
+    busy_window_s=30, idle_window_s=60, lower_after_s=60, stale_after_s=30, min_run_s=10, restart_s=5, grace_s=10
+)
+ONE = """
+gpujob: 1
+name: one
+gpus: {gpus}
+estimate_hours: 1
+command: [python, train.py]
+"""
+PIPELINE = """
+gpujob: 1
+name: pipeline
+steps:
+  - {name: prepare, gpus: 0, command: [python, prep.py]}
+  - {name: train, needs: [prepare], gpus: 2, sweep: {lr: [1, 2, 3]}, parallel: 2, command: [python, train.py]}
+  - {name: evaluate, needs: [train], gpus: 1, command: [python, eval.py]}
+"""
+
+
+class Lab:
+    """A cycle, the world it acts on, and the store; turns every five seconds."""
+
+    def __init__(self, *services: Service, nodes: dict[str, int] | None = None, **terms: object) -> None:
+        self.world = World(nodes or {"node-1": 8, "node-2": 8}, services)
+        self.store = MemoryStore()
+        self.asked = 0
+        self.terms = Terms(
+            owner="scheduler-1",
+            services=services,
+            calendar=Calendar(timezone="UTC", windows=()),
+            policy=POLICY,
+            house=intake.House(
+                rules=Rules(approvers=("U_BO",)), terms=notices.Terms(per_gpu_hour=2.0, storage_root="file:///data")
+            ),
+            team_gpus={},
+        )
+        self.terms = replace(self.terms, **terms)
+        self.cycle = self.new_process()
+
+    def new_process(self) -> Cycle:
+        outside = Outside(
+            metrics=self.world,
+            cluster=self.world,
+            executor=self.world,
+            logs=self.world,
+            store=self.store,
+            leadership=self.store,
+        )
+        self.cycle = Cycle(outside, self.terms)
+        return self.cycle
+
+    def ask(self, body: Body, by: str = "U_ANA") -> Answer:
+        self.asked += 1
+        request = self.store.send(f"key-{self.asked}", Person(id=by), self.world.now, body)
+        self.cycle.take_in(self.world.now)
+        answer = self.store.answer(request)
+        assert answer is not None
+        return answer
+
+    def turns(self, count: int, seconds: float = 5.0) -> None:
+        for _ in range(count):
+            self.cycle.turn(self.cycle.observe(self.world.now))
+            self.world.advance(seconds)
+
+    def told(self, job: int = 1) -> list[str]:
+        return [str(notice.kind) for notice in self.store.notices() if notice.job == job]
+
+    def state(self, job: int = 1) -> JobState:
+        found = self.store.job(JobId(job))
+        assert found is not None
+        return found.state
+
+
+def test_a_job_runs_and_every_step_is_told():
+    lab = Lab()
+
+    answer = lab.ask(Submit(text=ONE.format(gpus=4), channel="C_GPU"))
+    lab.turns(20)
+
+    assert answer.ok
+    assert "job-1 is submitted" in answer.text
+    assert lab.told() == ["submitted", "started", "completed"]
+    assert lab.state() is JobState.COMPLETED
+
+
+def test_a_job_that_does_not_fit_is_told_why_and_starts_when_it_does():
+    lab = Lab(nodes={"node-1": 8})
+    lab.ask(Submit(text=ONE.format(gpus=8)))
+    lab.turns(3)
+    lab.ask(Submit(text=ONE.format(gpus=8)))
+    lab.turns(40)
+
+    waiting = next(notice for notice in lab.store.notices() if notice.kind == "waiting")
+    assert "8 GPUs short" in str(waiting.payload["reason"])
+    assert lab.told(2) == ["submitted", "waiting", "started", "completed"]
+
+
+def test_traffic_takes_gpus_back_and_the_job_goes_on_from_where_it_was():
+    lab = Lab(CHAT)
+    lab.world.work_s["main"] = 300
+    lab.turns(10)
+    lab.ask(Submit(text=ONE.format(gpus=8)))
+    lab.turns(8)
+    assert lab.state() is JobState.RUNNING
+    lab.world.clients["chat"] = 30
+    lab.turns(12)
+    assert len([copy for copy in lab.world.copies if copy.leaving_at is None]) == 3
+    lab.world.clients["chat"] = 1
+    lab.turns(120)
+
+    assert lab.told() == ["submitted", "started", "preempted", "resumed", "completed"]
+    stopped, resumed = (next(n for n in lab.store.notices() if n.kind == kind) for kind in ("preempted", "resumed"))
+    assert stopped.payload["service"] == "chat"
+    assert stopped.payload["saved_step"] == resumed.payload["from_step"]
+    assert stopped.payload["lost_s"] == 0
+
+
+def test_a_pipeline_runs_step_by_step_and_never_more_at_once_than_parallel_allows():
+    lab = Lab()
+    lab.ask(Submit(text=PIPELINE))
+    most = 0
+    for _ in range(80):
+        lab.turns(1)
+        live = lab.store.live().runs
+        most = max(most, len([run for run in live if run.task.startswith("train")]))
+
+    assert lab.told() == ["submitted", "started", "step_done", "step_done", "step_done", "completed"]
+    assert most == 2
+
+
+def test_a_failed_step_skips_what_needs_it_and_says_how_it_ended():
+    lab = Lab()
+    lab.world.exit_codes["train-1"] = [3]
+    lab.ask(Submit(text=PIPELINE))
+    lab.turns(80)
+
+    failed = lab.store.notices()[-1]
+    assert failed.kind == "failed"
+    assert (failed.payload["step"], failed.payload["exit_code"], failed.payload["log"]) == ("train", 3, "last words")
+    assert lab.state() is JobState.FAILED
+    assert "evaluate" not in [run.task for run in lab.store.job_runs(JobId(1))]
+
+
+def test_a_real_failure_is_tried_again_only_as_often_as_the_file_asks():
+    lab = Lab()
+    lab.world.exit_codes["main"] = [1, 1]
+    lab.ask(Submit(text=ONE.format(gpus=1) + "retries: 2\n"))
+    lab.turns(80)
+
+    assert lab.state() is JobState.COMPLETED
+    assert [run.state for run in lab.store.job_runs(JobId(1))] == [RunState.FAILED, RunState.FAILED, RunState.DONE]
+
+
+def test_a_running_job_is_cancelled_gracefully_and_ends_once():
+    lab = Lab()
+    lab.ask(Submit(text=ONE.format(gpus=4)))
+    lab.turns(3)
+
+    answer = lab.ask(Cancel(job=JobId(1)))
+    lab.turns(5)
+
+    assert answer.ok
+    assert lab.told() == ["submitted", "started", "cancelled"]
+    assert [run.state for run in lab.store.job_runs(JobId(1))] == [RunState.CANCELLED]
+    assert not lab.ask(Cancel(job=JobId(1))).ok
+
+
+def test_only_the_owner_and_approvers_cancel():
+    lab = Lab()
+    lab.ask(Submit(text=ONE.format(gpus=4)))
+
+    assert not lab.ask(Cancel(job=JobId(1)), by="U_CY").ok
+    assert lab.ask(Cancel(job=JobId(1)), by="U_BO").ok
+    assert lab.state() is JobState.CANCELLED
+
+
+def test_a_high_priority_job_waits_for_an_approver_who_is_not_its_owner():
+    lab = Lab()
+    lab.ask(Submit(text=ONE.format(gpus=4) + "priority: high\n"), by="U_BO")
+    lab.turns(3)
+    assert lab.state() is JobState.AWAITING_APPROVAL
+
+    own = lab.ask(Decide(job=JobId(1), approve=True), by="U_BO")
+    stranger = lab.ask(Decide(job=JobId(1), approve=True), by="U_CY")
+
+    assert not own.ok
+    assert not stranger.ok
+    assert lab.state() is JobState.AWAITING_APPROVAL
+
+
+def test_an_approved_job_runs_and_a_denied_one_never_does():
+    lab = Lab()
+    for _ in range(2):
+        lab.ask(Submit(text=ONE.format(gpus=4) + "priority: high\n"))
+    lab.ask(Decide(job=JobId(1), approve=True), by="U_BO")
+    lab.ask(Decide(job=JobId(2), approve=False, reason="not now"), by="U_BO")
+    lab.turns(20)
+
+    assert lab.told(1) == ["submitted", "approval_needed", "approved", "started", "completed"]
+    assert lab.told(2) == ["submitted", "approval_needed", "denied"]
+
+
+def test_a_job_that_nobody_approves_expires():
+    lab = Lab(policy=replace(POLICY, approval_hours=0.01))
+    lab.ask(Submit(text=ONE.format(gpus=4) + "priority: high\n"))
+    lab.turns(10)
+
+    assert lab.told() == ["submitted", "approval_needed", "expired"]
+
+
+def test_a_run_that_uses_up_max_hours_fails_and_says_so():
+    lab = Lab()
+    lab.world.work_s["main"] = 10_000
+    lab.ask(Submit(text=ONE.format(gpus=4) + "max_hours: 0.01\n"))
+    lab.turns(15)
+
+    assert lab.state() is JobState.FAILED
+    assert "max_hours" in str(lab.store.notices()[-1].payload["why"])
+
+
+def test_observe_only_writes_plans_down_and_acts_on_nothing():
+    lab = Lab(CHAT, observe_only=True)
+    lab.ask(Submit(text=ONE.format(gpus=4)))
+    lab.turns(5)
+
+    assert not {"executor.submit", "executor.release", "cluster.scale"} & set(lab.world.calls)
+    assert lab.store.turn() is not None
+
+
+def test_a_rerun_is_the_same_job_with_other_parameters():
+    lab = Lab()
+    text = ONE.format(gpus=1) + "params: {lr: 0.1}\n"
+    lab.ask(Submit(text=text))
+    answer = lab.ask(Rerun(job=JobId(1), params={"lr": "1e-3"}))
+
+    assert answer.ok, answer.text
+    again = lab.store.job(JobId(2))
+    assert again is not None
+    assert again.spec.params == {"lr": 1e-3}
+    first = lab.store.job(JobId(1))
+    assert first is not None
+    assert first.spec_hash != again.spec_hash
+
+
+def test_a_bad_job_file_gets_all_its_faults_at_once_and_no_job():
+    lab = Lab()
+    answer = lab.ask(Submit(text="gpujob: 1\nname: Bad\ngpus: two\ncommand: []\n"))
+
+    assert not answer.ok
+    assert len(answer.text.splitlines()) >= 3
+    assert lab.store.live().jobs == ()
+
+
+@pytest.mark.parametrize("port", ["executor", "cluster"])
+def test_an_outside_that_does_not_answer_changes_nothing(port: str):
+    lab = Lab()
+    lab.ask(Submit(text=ONE.format(gpus=4)))
+    lab.world.unreachable = {port}
+    with pytest.raises(Unavailable):
+        lab.turns(1)
+    lab.world.unreachable = set()
+    lab.turns(20)
+
+    assert lab.told() == ["submitted", "started", "completed"]
+
+
+def test_metrics_that_do_not_answer_take_nothing_from_the_service():
+    lab = Lab(CHAT)
+    lab.world.clients["chat"] = 30
+    lab.turns(30)
+    before = {copy.id for copy in lab.world.copies}
+    lab.world.clients["chat"] = 0
+    lab.world.silent = set(before)
+    lab.turns(60)
+
+    assert {copy.id for copy in lab.world.copies if copy.leaving_at is None} == before
+
+
+def test_a_second_scheduler_stays_passive():
+    lab = Lab()
+    lab.ask(Submit(text=ONE.format(gpus=4)))
+    lab.turns(1)
+    other = Cycle(lab.cycle._out, replace(lab.terms, owner="scheduler-2"))
+
+    assert other.turn(other.observe(lab.world.now)) is None
+
+
+@pytest.mark.parametrize("calls", range(1, 60))
+def test_killed_between_any_two_calls_nothing_is_lost_or_doubled(calls: int):
+    """The process dies before its n-th call to the outside, again and again; what it meant is done by the next one."""
+    lab = Lab(CHAT)
+    lab.world.work_s["main"] = 120
+    lab.turns(10)
+    lab.ask(Submit(text=ONE.format(gpus=8)))
+    for turn in range(160):
+        lab.world.clients["chat"] = 30 if 12 <= turn < 30 else 1
+        lab.world.killed_after = calls if turn % 3 == 0 and turn < 100 else None
+        try:
+            lab.turns(1)
+        except Killed:
+            lab.world.killed_after = None
+            lab.new_process()
+            lab.world.advance(5)
+
+    assert lab.state() is JobState.COMPLETED
+    told = Counter(lab.told())
+    assert told["completed"] == 1
+    assert told["submitted"] == 1
+    assert told["preempted"] == told["resumed"]
+    finished = [run for run in lab.store.job_runs(JobId(1)) if run.state is RunState.DONE]
+    assert len(finished) == 1
+    for run in lab.store.job_runs(JobId(1)):
+        assert run.ended_at is not None
+        parts = run.kept_s + run.lost_s + run.restart_s + run.ending_s
+        assert parts == pytest.approx((run.ended_at - run.since).total_seconds())
