@@ -261,7 +261,16 @@ def shown_user(user: User, *, locale: bool) -> Json:
     return shown | ({"locale": user.locale} if locale else {})
 
 
+def file_info(workspace: Workspace, arguments: Arguments) -> Json:
+    """files.info."""
+    file = workspace.uploads.get(arguments.need("file", "file_not_found"))
+    if file is None:
+        raise Refusal("file_not_found")
+    return {"file": {key: value for key, value in file.items() if key != "content"}}
+
+
 METHODS = {
+    "files.info": file_info,
     "auth.test": auth_test,
     "conversations.open": open_conversation,
     "conversations.info": channel_info,

@@ -41,6 +41,7 @@ class Driving:
             "suggestions": self._suggestions,
             "mention": self._mention,
             "message": self._message,
+            "file": self._file,
             "home": self._home,
             "faults": self._faults,
             "disconnect": self._disconnect,
@@ -80,6 +81,9 @@ class Driving:
 
     async def _message(self, body: Json) -> Any:
         return await self.slack.say(body["user"], body["channel"], body["text"], body.get("thread_ts"))
+
+    async def _file(self, body: Json) -> Any:
+        return self.slack.upload(body["user"], body["name"], body["content"])
 
     async def _home(self, body: Json) -> Any:
         await self.slack.open_home(body["user"])

@@ -11,7 +11,22 @@ TEAM = "T0PLAYGROUND"
 TEAM_NAME = "GPU playground"
 APP = "A0GPUJOB"
 BOT = "B0GPUJOB"
-COMMANDS = {"/gpujob": "submit · status · list · pool · report · help"}
+COMMANDS = {
+    "/gpujob": {  # what its box offers while someone types
+        "submit": "open the form, or write the job in one line",
+        "status": "[JOB] the card of a job: state, steps, why it waits",
+        "list": "[mine|team|all] [waiting|running|done]",
+        "pool": "idle GPUs, until when, and how sure",
+        "cancel": "JOB end it, with a question first",
+        "logs": "JOB [STEP] the last lines",
+        "rerun": "JOB [from STEP] [param.KEY=VALUE ..]",
+        "approve": "JOB",
+        "deny": "JOB [reason]",
+        "report": "[YYYY-MM] jobs, GPU-hours, money",
+        "settings": "your own notices",
+        "help": "[topic] what you may do",
+    }
+}
 
 U_ANA = "U0ANA"
 U_BO = "U0BO"

@@ -104,6 +104,7 @@ class Playground(Hands):
         application.router.add_get("/link", self.sockets.serve)
         application.router.add_post("/response/{name}", self._respond)
         application.router.add_post("/upload/{name}", self._upload)
+        application.router.add_get("/files/{name}", self._file)
         Driving(self, self.story).add_to(application)
         return application
 
@@ -121,6 +122,12 @@ class Playground(Hands):
         if fault and fault.kind is FaultKind.DROP_AFTER and request.transport:
             request.transport.abort()
         return web.Response(text="ok")
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Authorization") != f"Bearer {self.bot_token}":
+            return web.Response(status=403)
+        file = self.workspace.uploads.get(request.match_info["name"])
+        return web.Response(text=file["content"]) if file and "content" in file else web.Response(status=404)
 
     async def _upload(self, request: web.Request) -> web.StreamResponse:
         body = await _uploaded(request)
