@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from scheduler.fleet import seats
 from scheduler.fleet.pool import HolderKind, Pool, ReplicaPhase
@@ -24,11 +24,12 @@ def plan(snapshot: Snapshot, policy: Policy) -> Plan:
 
     Pure: the same snapshot, in whatever order its parts stand, gives the same plan.
     """
-    ground = _survey(snapshot)
-    seating = _seat(snapshot, ground)
+    downs = tuple(_scale_down(snapshot))
+    pool = _once_told(snapshot.pool, downs)
+    ground = _survey(pool, snapshot.leases)
+    seating = _seat(pool, snapshot, ground)
 
     take_backs = _hand_back(snapshot, ground, seating, policy)
-    downs = _scale_down(snapshot)
     ups = _scale_up(seating)
     releases, waits = _start(snapshot, ground, seating, policy)
 
@@ -56,20 +57,28 @@ class _Seating:
     left: Mapping[str, int]  # free GPUs that no replica is about to take
 
 
-def _survey(snapshot: Snapshot) -> _Ground:
-    pool = snapshot.pool
+def _once_told(pool: Pool, downs: Iterable[ScaleDown]) -> Pool:
+    """The pool once these replicas know that they leave: nobody need stop for GPUs that they give up."""
+    leaving = {replica for down in downs for replica in down.leave_first}
+    replicas = (
+        replace(replica, phase=ReplicaPhase.LEAVING) if replica.id in leaving else replica for replica in pool.replicas
+    )
+    return replace(pool, replicas=tuple(replicas))
+
+
+def _survey(pool: Pool, leases: Sequence[Lease]) -> _Ground:
     sizes = {node.name: node.gpus for node in sorted(pool.nodes, key=lambda node: node.name) if not node.unknown}
     held = _held_by_runs(pool)
     # A run that was released a moment ago may not be seen on its node yet: its GPUs are taken all the same.
     gains: dict[str, Mapping[str, int]] = {
-        lease.uid: held.get(lease.uid) or _positive(lease.placement) for lease in snapshot.leases
+        lease.uid: held.get(lease.uid) or _positive(lease.placement) for lease in leases
     }
-    unseen = [lease for lease in snapshot.leases if lease.uid not in held]
+    unseen = [lease for lease in leases if lease.uid not in held]
     idle = pool.idle()
     taken: Counter[str] = Counter()
     for lease in unseen:
         taken.update(_positive(lease.placement))
-    stopping = {lease.uid for lease in snapshot.leases if lease.stopping}
+    stopping = {lease.uid for lease in leases if lease.stopping}
     coming = Counter(seats.coming(pool, stopping))
     for lease in unseen:
         if lease.stopping:
@@ -83,8 +92,8 @@ def _survey(snapshot: Snapshot) -> _Ground:
     )
 
 
-def _seat(snapshot: Snapshot, ground: _Ground) -> _Seating:
-    lacking = seats.missing(snapshot.services, snapshot.demands, snapshot.pool)
+def _seat(pool: Pool, snapshot: Snapshot, ground: _Ground) -> _Seating:
+    lacking = seats.missing(snapshot.services, snapshot.demands, pool)
     left = dict(ground.free)
     nodes: dict[str, tuple[str, ...]] = {}
     unseated: list[Seat] = []
