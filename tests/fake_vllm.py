@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
+from typing import Any, Self
 
 
 class FakeVllm:
@@ -61,8 +62,6 @@ class FakeVllm:
                 self._meeting.wait()
             self._gate.wait()
             self._answer(handler, name)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the reader gave up, as it may
         finally:
             with self._lock:
                 self._at_once -= 1
@@ -87,10 +86,16 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
     daemon_threads = True
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader that gave up is no event; other errors are told as usual."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 def _handler(fake: FakeVllm) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             fake.serve(self)

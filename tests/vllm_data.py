@@ -54,11 +54,17 @@ def api_answer(name: str) -> dict[str, Any]:
     return answer
 
 
-def names_by_version() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads(
-        gzip.decompress((FOLDER / "metric-names-by-version.json.gz").read_bytes())
-    )["metrics"]
-    return found
+def names_by_version() -> tuple[dict[str, frozenset[str]], frozenset[str]]:
+    """Metric as it stands on the page, without parts of histograms -> releases that define it; and all releases."""
+    found = json.loads(gzip.decompress((FOLDER / "metric-names-by-version.json.gz").read_bytes()))
+    every = frozenset(found["versions_sampled"])
+    releases: dict[str, frozenset[str]] = {}
+    for name, metric in found["metrics"].items():
+        # Old releases write the `_total` of a counter in its name, new ones leave it to the page.
+        shown = name if metric["type"] != "counter" or name.endswith("_total") else f"{name}_total"
+        these = every if metric["versions"] == "all" else frozenset(metric["versions"])
+        releases[shown] = releases.get(shown, frozenset()) | these
+    return releases, every
 
 
 def a_series(samples: Iterable[Sample], interval_s: float = 10.0, replica: str = "chat-1") -> Series:

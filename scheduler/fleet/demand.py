@@ -87,43 +87,6 @@ def demand(
     )
 
 
-def check_service(service: Service, policy: Policy) -> tuple[str, ...]:
-    """What cannot work in a service's settings and the policy, one sentence a fault; () if nothing."""
-    limit, ratio = service.max_num_seqs, policy.running_saturated_ratio
-    faults = (
-        (
-            ratio * limit > limit,
-            f"policy.running_saturated_ratio = {ratio:g} asks for {ratio * limit:g} running requests, but vLLM runs at "
-            f"most max_num_seqs = {limit}; write 1 or less",
-        ),
-        (ratio <= 0, f"policy.running_saturated_ratio = {ratio:g} would call every replica full; write more than 0"),
-        (limit < 1, f"max_num_seqs = {limit} is no number of requests; write vLLM's own --max-num-seqs"),
-        (
-            not 0 < policy.fill_ratio <= 1,
-            f"policy.fill_ratio = {policy.fill_ratio:g} is no share of max_num_seqs; write more than 0, 1 at most",
-        ),
-        (
-            not 0 < policy.kv_saturated <= 1,
-            f"policy.kv_saturated = {policy.kv_saturated:g} is no share of the KV cache; write more than 0, 1 at most",
-        ),
-        (
-            policy.spare_kv_ratio >= policy.kv_saturated,
-            f"policy.spare_kv_ratio = {policy.spare_kv_ratio:g} leaves nothing of kv_saturated = "
-            f"{policy.kv_saturated:g}; write less",
-        ),
-        (
-            policy.spare_waiting >= policy.waiting_saturated,
-            f"policy.spare_waiting = {policy.spare_waiting:g} leaves nothing of waiting_saturated = "
-            f"{policy.waiting_saturated:g}; write less",
-        ),
-        (
-            service.min_replicas > service.max_replicas,
-            f"min_replicas = {service.min_replicas} is above max_replicas = {service.max_replicas}",
-        ),
-    )
-    return tuple(f"Service {service.name}: {sentence}." for wrong, sentence in faults if wrong)
-
-
 class _Need:
     """What the estimators say together, before and after the hold."""
 

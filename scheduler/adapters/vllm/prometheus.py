@@ -45,14 +45,14 @@ class PrometheusMetrics:
         url: str,
         prefix: str,
         interval_s: float,
-        window_s: float,
+        keep_s: float,
         timeout_s: float = 10.0,
         selector: str = "",
     ) -> None:
         self._url = url
         self._prefix = prefix
         self._interval_s = interval_s
-        self._window_s = window_s
+        self._keep_s = keep_s
         self._selector = selector
         self._api = PrometheusApi(url, timeout_s)
         self._threads = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="prometheus")
@@ -84,7 +84,7 @@ class PrometheusMetrics:
         self._api.close()
 
     def _read(self, replicas: Sequence[Replica], end: float, now: datetime) -> tuple[Series, ...]:
-        start = end - self._window_s // self._interval_s * self._interval_s
+        start = end - self._keep_s // self._interval_s * self._interval_s
         questions = _questions(self._prefix, list(_matchers(replicas, self._selector)))
         try:
             answers = list(self._threads.map(lambda ask: self._range(ask, start, end), questions.values()))
