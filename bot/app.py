@@ -52,6 +52,7 @@ class Bot:
     app: AsyncApp
     socket: AsyncSocketModeHandler
     courier: Courier
+    outbound: Outbound
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,7 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.asynccontextmanager
 async def running(chosen: BotSettings, mailbox: Mailbox, clock: Clock) -> AsyncIterator[Bot]:
-    """A bot that is connected and carries; it stops cleanly at the end."""
+    """A bot that is connected and carries; it stops cleanly at the end.
+
+    Raises:
+        BadInput: Slack refuses a token.
+    """
+    if not chosen.approvers:
+        log.warning("no_approvers effect=nobody can approve a job way_out=[approval] approvers in the settings")
     client = AsyncWebClient(
         token=chosen.slack.bot_token.get_secret_value(), base_url=chosen.slack.base_url, retry_handlers=[]
     )
@@ -86,14 +93,16 @@ async def running(chosen: BotSettings, mailbox: Mailbox, clock: Clock) -> AsyncI
     async def authorize() -> AuthorizeResult:
         return me
 
-    app = AsyncApp(client=client, authorize=authorize, request_verification_enabled=False)
+    # Bolt's own client carries no token: nothing is said to Slack but through `outbound`.
+    silent = AsyncWebClient(base_url=chosen.slack.base_url, retry_handlers=[])
+    app = AsyncApp(client=silent, authorize=authorize, request_verification_enabled=False)
     heard = listeners.register(app, counter)
     socket = AsyncSocketModeHandler(app, chosen.slack.app_token.get_secret_value(), ping_interval=PING_S)
     carrying = asyncio.create_task(courier.run())
     try:
         await _connect(socket)
         log.info("ready user=%s base_url=%s", me.bot_user_id, chosen.slack.base_url)
-        yield Bot(app=app, socket=socket, courier=courier)
+        yield Bot(app=app, socket=socket, courier=courier, outbound=outbound)
     finally:
         # No new work first, then what was acknowledged, then what is on its way to Slack, the socket last.
         socket.client.socket_mode_request_listeners.clear()
@@ -150,8 +159,6 @@ async def _serve(chosen: BotSettings) -> int:
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
-    if not chosen.approvers:
-        log.warning("no_approvers effect=nobody can approve a job way_out=[approval] approvers in the settings")
     mailbox = await _mailbox(chosen, stop)
     if mailbox is None:
         return DONE

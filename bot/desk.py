@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import ParamSpec, TypeVar
 
-from bot.people import People
-from scheduler.jobs.mail import Answer, Body, RequestId
+from bot.people import DECISION_FRESH_S, FRESH_S, People
+from scheduler.jobs.mail import Answer, Body, Decide, RequestId
 from scheduler.store.mailbox import Mailbox
 
 P = ParamSpec("P")
@@ -46,7 +46,7 @@ class Desk:
         Raises:
             Unavailable: the database did not answer.
         """
-        person = await self.people.person(user)
+        person = await self.people.person(user, DECISION_FRESH_S if isinstance(body, Decide) else FRESH_S)
         return await self.read(self.mailbox.send, key, person, self.clock(), body)
 
     async def answer(self, request: RequestId, seconds: float = ANSWER_S) -> Answer | None:

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -18,7 +19,7 @@ from scheduler.store.migrations import migrate
 from scheduler.store.sql import SqlStore
 from tests.bot.answering import Answering, now
 
-Start = Callable[..., AbstractAsyncContextManager[Bot]]
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +57,14 @@ async def scheduler(url: str) -> AsyncIterator[Answering]:
 async def slack() -> AsyncIterator[Playground]:
     async with Playground(port=0, speed=50) as slack:
         yield slack
+
+
+async def eventually(found: Callable[[], T], timeout_s: float = 5.0) -> T:
+    """Waits until `found` finds something; time runs on, so only what never comes costs the whole of it."""
+    async with asyncio.timeout(timeout_s):
+        while not (value := found()):
+            await asyncio.sleep(0.01)
+        return value
 
 
 def settings(slack: Playground, url: str, approvers: tuple[str, ...] = ("U0BO", "U0CY"), **more: object) -> BotSettings:
@@ -99,11 +108,10 @@ class Office:
             return next((text for text in texts if words in text), "")
 
         try:
-            answer: str = await self.slack.until(found)
+            return await eventually(found)
         except TimeoutError:
             texts = [message["text"] for message in result.responses]  # type: ignore[attr-defined]
             pytest.fail(f"nobody said {words!r}, but: {texts}")
-        return answer
 
     def notices(self, channel: str, ts: str = "") -> list[dict[str, object]]:
         """The metadata of the notices in a channel, or in a thread."""
@@ -122,7 +130,8 @@ class Office:
             ]
             return cards[-1] if cards else None
 
-        card: dict[str, object] = await self.slack.until(found, timeout_s)
+        card = await eventually(found, timeout_s)
+        assert card is not None
         return card
 
 
