@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -12,9 +13,11 @@ from typing import TypeVar
 from scheduler.adapters.local import processes
 from scheduler.adapters.local.cluster import LocalCluster
 from scheduler.adapters.local.executor import LocalExecutor
+from scheduler.adapters.local.lease import Lease
 from scheduler.adapters.local.logs import LocalLogs
 from scheduler.adapters.local.services import LocalService
 from scheduler.adapters.local.state import LocalState
+from scheduler.errors import Unavailable
 from scheduler.jobs.job import JobId, TaskName, Uid
 from scheduler.jobs.order import JobOrder, TaskOrder
 from scheduler.jobs.reports import Phase, Report
@@ -97,10 +100,16 @@ class Bench:
     def restart(self) -> None:
         self.state.unlock()
         self.state = LocalState(self.folder)
-        self.state.lock()
+        until(self._locked)
         self.executor = LocalExecutor(self.state, self.nodes, clock)
         self.cluster = LocalCluster(self.state, self.nodes, self.services, clock)
         self.logs = LocalLogs(self.state)
+
+    def _locked(self) -> bool:
+        # A scheduler killed while it starts a program leaves a copy of itself, and of its lock, for a moment.
+        with suppress(Unavailable):
+            self.state.lock()
+        return self.state.locked
 
     def reports(self, job: int = 1) -> tuple[Report, ...]:
         return self.executor.reports([JobId(job)], clock())
@@ -134,6 +143,12 @@ class Bench:
         path = self.files / name
         return until(lambda: found if path.exists() and len(found := path.read_text().splitlines()) >= lines else None)
 
+    def stop_program(self, lease: Lease) -> None:
+        """SIGKILL to the programs of a lease, as when they crash."""
+        for rank in lease.ranks:
+            if rank.program is not None:
+                processes.tell_group(rank.program, signal.SIGKILL)
+
     def clear(self) -> None:
         """End everything that still runs."""
         self.restart()
@@ -143,9 +158,7 @@ class Bench:
         def empty() -> bool:
             self.state.ledger.attend(clock())
             for lease in self.state.ledger.live().values():
-                for rank in lease.ranks:
-                    if rank.program is not None:
-                        processes.tell_group(rank.program, signal.SIGKILL)
+                self.stop_program(lease)
             return not self.state.ledger.live()
 
         until(empty)

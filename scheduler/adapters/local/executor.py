@@ -29,18 +29,18 @@ class LocalExecutor:
         self._clock = clock
         self._path_first = path_first
         self._jobs: dict[JobId, JobFiles] = {}
-        self._opened = False
+        self._term = 0
 
     def submit(self, order: JobOrder) -> None:
         """Keep the whole job; its first tasks are gated from now on."""
         with self._state.turn:
-            self._state.must_act()
+            self._take_office()
             attempts.write_order(self._state.job(order.job), order)
 
     def release(self, uid: Uid, placement: Mapping[str, int]) -> None:
         """Start one program on each named node, on slots that nobody holds."""
         with self._state.turn:
-            self._state.must_act()
+            self._take_office()
             named = parse_uid(uid)
             job = self._job(named[0]) if named else None
             if named is None or job is None or job.gated(named[1]) != named[2]:
@@ -58,7 +58,7 @@ class LocalExecutor:
     def take_back(self, uid: Uid, grace_s: float) -> None:
         """SIGTERM, after the grace SIGKILL; a gated attempt makes room for a new gated one."""
         with self._state.turn:
-            self._state.must_act()
+            self._take_office()
             named = parse_uid(uid)
             job = self._job(named[0]) if named else None
             if named is None or job is None or named[1] not in job.attempts:
@@ -74,7 +74,7 @@ class LocalExecutor:
     def cancel(self, job: JobId, grace_s: float) -> None:
         """No new attempts; those that run are stopped."""
         with self._state.turn:
-            self._state.must_act()
+            self._take_office()
             found = self._job(job)
             if found is None:
                 return
@@ -97,9 +97,7 @@ class LocalExecutor:
             self._state.ledger.forget()
             self._jobs.clear()
             return
-        if not self._opened:
-            self._finish_cancels(now)
-            self._opened = True
+        self._take_office()
         self._state.ledger.attend(now)
 
     def _refresh(self, job: JobFiles) -> tuple[Report, ...]:
@@ -108,6 +106,13 @@ class LocalExecutor:
             if job.closed and self._state.locked:
                 attempts.close(job)
         return job.told
+
+    def _take_office(self) -> None:
+        self._state.must_act()
+        if self._term != self._state.terms:
+            self._term = self._state.terms
+            self._jobs.clear()
+            self._finish_cancels(self._clock())
 
     def _finish_cancels(self, now: datetime) -> None:
         """A scheduler that died between `cancel.json` and the last `stop.json` left programs running."""
@@ -135,7 +140,7 @@ class LocalExecutor:
         now = self._clock()
         for lease in leases:
             lease.ask_to_stop(now, grace_s)
-        self._state.ledger.attend(now)
+        self._state.ledger.attend(now, leases)
         job.derive()
         if job.closed:
             attempts.close(job)

@@ -101,6 +101,7 @@ class Lease:
     port: int
     ranks: tuple[Rank, ...]
     stop: Stop | None = None
+    halt: Stop | None = None  # of a gang, one of whose programs failed
     _progress: tuple[int, Progress | None] = field(default=(0, None))
 
     @property
@@ -143,8 +144,10 @@ class Lease:
         """Read what is not known yet."""
         for rank in self.ranks:
             rank.look()
-        if self.stop is None and (asked := files.read(self.folder / "stop.json")):
-            self.stop = Stop(at=_at(asked["at"]), grace_s=asked["grace_s"])
+        if self.stop is None:
+            self.stop = _stop(self.folder / "stop.json")
+        if self.halt is None and len(self.ranks) > 1:
+            self.halt = _stop(self.folder / "halt.json")
 
     def ask_to_stop(self, now: datetime, grace_s: float) -> None:
         """SIGTERM now, SIGKILL after the grace. Said twice, the first grace stands.
@@ -196,9 +199,10 @@ class Lease:
         if rank.ending is not None:
             return
         if rank.program is not None and processes.alive(rank.program):
-            if self.stop is None:
+            asked = self.stop or self.halt
+            if asked is None:
                 return
-            if now >= self.stop.at + timedelta(seconds=self.stop.grace_s):
+            if now >= asked.at + timedelta(seconds=asked.grace_s):
                 processes.tell_group(rank.program, signal.SIGKILL)
             elif not rank.told:
                 processes.tell_group(rank.program, signal.SIGTERM)
@@ -213,7 +217,7 @@ class Lease:
 
     def _end_mates(self, now: datetime) -> None:
         bad = [rank for rank in self.ranks if rank.ending is not None and rank.ending.code != 0]
-        if not bad or self.ending is not None or self.stop is not None:
+        if not bad or self.ending is not None or self.stop is not None or self.halt is not None:
             return
         code = bad[0].ending.code if bad[0].ending else None
         why = f"rank {bad[0].number} of the gang ended with {'nothing seen' if code is None else code}"
@@ -292,6 +296,11 @@ def _progress_of(told: Mapping[str, Any]) -> Progress | None:
         first_at=_at(told["first_at"]),
         saved_at=_at(told["saved_at"]) if told["saved_at"] else None,
     )
+
+
+def _stop(path: Path) -> Stop | None:
+    asked = files.read(path)
+    return Stop(at=_at(asked["at"]), grace_s=asked["grace_s"]) if asked else None
 
 
 def _at(unix: float) -> datetime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -42,14 +42,14 @@ class Ledger:
         """The lease of a folder, ended or not; None if it has none."""
         return self.live().get(folder) or lease.find(folder)
 
-    def attend(self, now: datetime) -> None:
-        """See what became of all, do what their shims cannot, forget those that ended.
+    def attend(self, now: datetime, only: Collection[Lease] | None = None) -> None:
+        """See what became of all, or of a few; do what their shims cannot; forget those that ended.
 
         Raises:
             Unavailable: files cannot be read, or nothing can be started.
         """
         self._shims.collect()
-        for one in tuple(self.live().values()):
+        for one in tuple(self.live().values()) if only is None else only:
             one.look()
             one.care(self._shims, now)
             if one.ending is not None:
@@ -61,8 +61,12 @@ class Ledger:
         Raises:
             Unavailable: too few slots are free, or the computer refused.
         """
-        self.attend(now)
-        slots = self._choose(tenant, nodes)
+        slots = _choose(tenant, self.free(nodes))
+        if isinstance(slots, str):
+            self.attend(now)  # some may have come free since the last look
+            slots = _choose(tenant, self.free(nodes))
+        if isinstance(slots, str):
+            raise Unavailable(slots)
         made = lease.make(folder, tenant, slots, now)
         if self._live is not None:
             self._live[folder] = made
@@ -87,19 +91,6 @@ class Ledger:
         """Read all files again."""
         self._live = None
 
-    def _choose(self, tenant: Tenant, nodes: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
-        free = dict(self.free(nodes))
-        chosen = []
-        for seat in tenant.seats:
-            there = free.get(seat.node)
-            if there is None:
-                raise Unavailable(f"{seat.node} is no node of this computer; it has {', '.join(nodes)}")
-            if len(there) < seat.gpus:
-                raise Unavailable(f"{tenant.holder} wants {seat.gpus} GPUs of {seat.node}, {len(there)} are free")
-            chosen.append(there[: seat.gpus])
-            free[seat.node] = there[seat.gpus :]
-        return tuple(chosen)
-
     def _drop(self, ended: Lease) -> None:
         if self._live is not None:
             self._live.pop(ended.folder, None)
@@ -114,3 +105,18 @@ class Ledger:
         ]
         replicas = [one for service in files.folders(self._folder / "services") for one in files.folders(service)]
         return attempts + replicas
+
+
+def _choose(tenant: Tenant, free: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], ...] | str:
+    """Slots for each seat, or a sentence why there are none."""
+    left = dict(free)
+    chosen = []
+    for seat in tenant.seats:
+        there = left.get(seat.node)
+        if there is None:
+            return f"{seat.node} is no node of this computer; it has {', '.join(free)}"
+        if len(there) < seat.gpus:
+            return f"{tenant.holder} wants {seat.gpus} GPUs of {seat.node}, {len(there)} are free"
+        chosen.append(there[: seat.gpus])
+        left[seat.node] = there[seat.gpus :]
+    return tuple(chosen)

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,10 @@ class Progress:
                 for line in lines:
                     changed = self.take(line) or changed
         if changed:
-            write(self.target, self.seen)
+            try:
+                write(self.target, self.seen)
+            except OSError:
+                return  # a full disk must not end the watch; the next line tries again
 
     def take(self, line: bytes) -> bool:
         """Whether the line is one of progress."""
@@ -124,13 +127,15 @@ class Program:
         self.lease = folder
         self.folder = folder / str(rank)
         self.pid = 0
+        self.inherit: Collection[str] = ()
         self.stop_seen: float | None = None  # on the monotonic clock
         self.grace_s = float("inf")
         self.killed = False
         self.message = ""
 
-    def start(self, order: Mapping[str, Any]) -> str:
+    def start(self, order: Mapping[str, Any], inherit: Collection[str]) -> str:
         """Start it in a session and process group of its own; a sentence if that cannot be."""
+        self.inherit = inherit
         go_out, go_in = os.pipe()
         no_out, no_in = os.pipe()
         log = os.open(self.folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -160,13 +165,19 @@ class Program:
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec keeps what is ignored
             signal.pthread_sigmask(signal.SIG_SETMASK, set())
             command = order["command"]
-            os.execvpe(command[0], command, {**os.environ, **order["env"]})  # noqa: S606 - a list, no shell
+            os.execvpe(command[0], command, self.environment(order))  # noqa: S606 - a list, no shell
         except OSError as error:
             what = error.filename if isinstance(error.filename, str) else order["command"][0]
             os.write(refusal, f"cannot start {order['command'][0]}: {what}: {error.strerror}".encode())
             os._exit(127 if isinstance(error, FileNotFoundError) else 126)
         finally:
             os._exit(126)
+
+    def environment(self, order: Mapping[str, Any]) -> dict[str, str]:
+        """What the order says, and what the scheduler passed on without writing it down."""
+        # Not all of ours: Python adds LC_CTYPE to it.
+        passed = {name: os.environ[name] for name in self.inherit if name in os.environ}
+        return {**passed, **order["env"]}
 
     def watch(self, progress: Progress) -> int:
         """Until it ends: how it did, as `waitpid` says it."""
@@ -226,7 +237,10 @@ class Program:
 
 def children() -> list[int]:
     """Children of this process; orphans of the program are among them, since it is a subreaper."""
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    try:
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    except FileNotFoundError:
+        return []  # a kernel without this list; the process group was killed all the same
 
 
 def ending(code: int, message: str, *, stopped: bool) -> dict[str, Any]:
@@ -249,14 +263,28 @@ def run(lease: Path, rank: int) -> None:
     placement = read(lease / "placement.json")
     if placement is None:
         raise FileNotFoundError(lease / "placement.json")
-    refused = program.start(placement["ranks"][rank])
+    refused = program.start(placement["ranks"][rank], placement["inherit"])
     progress = Progress(program.folder)
-    status = program.watch(progress)
+    try:
+        status = program.watch(progress)
+    except FileNotFoundError:
+        program.sweep()  # the folder was removed: nobody can know of this program any more
+        return
     program.sweep()
     progress.follow()
     stopped = program.stop_seen is not None and (lease / "stop.json").exists()
     end = ending(os.waitstatus_to_exitcode(status), refused or program.message, stopped=stopped)
-    write(program.folder / "exit.json", end)
+    keep(program.folder / "exit.json", end)
+
+
+def keep(path: Path, end: Mapping[str, Any]) -> None:
+    """Write the end down, however long the disk is full: until then the slots are held."""
+    while path.parent.exists():
+        try:
+            write(path, end)
+            return
+        except OSError:
+            time.sleep(1)
 
 
 def main() -> None:

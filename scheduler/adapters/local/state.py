@@ -19,6 +19,7 @@ class LocalState:
         self.folder = folder.absolute()
         self.ledger = Ledger(self.folder)
         self.turn = RLock()  # executor and cluster share the GPUs: one of them acts at a time
+        self.terms = 0  # times that it was locked: what was remembered from before one is old
         self._lock: int | None = None
 
     @property
@@ -47,6 +48,7 @@ class LocalState:
                 f"another gpujob acts on {self.folder}; stop it, or give this one its own folder"
             ) from error
         self._lock = handle
+        self.terms += 1
         self.ledger.forget()
 
     def unlock(self) -> None:
