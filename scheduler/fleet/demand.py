@@ -137,11 +137,11 @@ class _Need:
         return max(self._service.min_replicas, min(want, self._service.max_replicas, grown))
 
     def _why_raw(self) -> str:
-        loads = f"Its load needs {self._load}"
+        needs = f"Its load needs {self._load}"
         if self._packed > self._load and self.raw < self._standing:
-            loads += f", its cache and queue fit on no fewer than {self._packed}"
+            needs += f", its cache and queue fit on no fewer than {self._packed}"
         bounds = f"bounds {self._service.min_replicas} to {self._service.max_replicas}"
-        return f"{loads} of {self._standing} replicas ({bounds})."
+        return f"{needs}; it has {self._standing} ({bounds})."
 
 
 def _unseen(service: Service, unknown: str, memory: DemandMemory) -> tuple[ServiceDemand, DemandMemory]:

@@ -101,7 +101,7 @@ def sentences(wanted: ServiceDemand) -> tuple[str, ...]:
     """The same for a person, one line each: the service, then its replicas, then what needs attention."""
     said = ", ".join(f"{name} {_number(value)}" for name, value in wanted.estimates.items())
     return (
-        f"{wanted.service} has {wanted.have} replicas and wants {wanted.want}. {wanted.why} Estimates: {said}.",
+        f"{wanted.service} has {wanted.have} and wants {wanted.want}. {wanted.why} Estimates: {said}.",
         *(f"  {view.replica.id} is {view.state.value}. {view.why}" for view in wanted.replicas),
         *(f"  Attention: {alert}" for alert in wanted.alerts),
     )
