@@ -52,10 +52,10 @@ class _End:
 
     run: Run
     at: datetime
-    code: int | None
-    message: str
-    asked: bool  # by us, or by whoever else may end it
-    saved: bool  # its program told of a checkpoint
+    code: int | None = None
+    message: str = ""
+    asked: bool = False  # by us, or by whoever else may end it
+    saved: bool = False  # its program told of a checkpoint
 
 
 def judge(
@@ -67,7 +67,7 @@ def judge(
     any more: a caller that wants to be patient asks later.
     """
     if report is None:
-        return _verdict(_vanished(run, now), policy, unseen, failures)
+        return _verdict(_End(run=run, at=now), policy, unseen, failures)
     if report.phase is not Phase.ENDED:
         return None
     progress = report.progress or run.progress
@@ -105,10 +105,6 @@ def exit_again(exit_code: int | None, message: str, failures: int, retries: int)
     if exit_code is None or exit_code == KILLED or exit_code in SAVED or _TAKEN_AWAY.match(message):
         return True
     return failures < retries
-
-
-def _vanished(run: Run, now: datetime) -> _End:
-    return _End(run=run, at=now, code=None, message="", asked=run.intent is not Intent.NONE, saved=False)
 
 
 def _verdict(end: _End, policy: Policy, unseen: int, failures: int) -> Outcome:

@@ -221,7 +221,7 @@ def _month(
     jobs: set[JobId] = set()
     hours = GpuHours()
     for run in runs:
-        if run.since < end and (run.ended_at or now) >= start:
+        if run.since < end and (run.ended_at or now) > start:
             jobs.add(run.job)
             hours += _between(run, start, end, now)
     elapsed = max(_ZERO, min(now, end) - start) / _HOUR

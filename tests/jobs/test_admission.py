@@ -172,8 +172,11 @@ def test_faults_of_all_steps_are_told_at_once():
 
 
 def test_the_operator_may_limit_gpus_below_the_size_of_a_node():
-    verdict = admitted(a_spec(a_step(gpus=(8,))), replace(RULES, max_gpus_per_node=4))
+    rules = replace(RULES, max_gpus_per_node=4)
 
+    verdict = admitted(a_spec(a_step(gpus=(8,))), rules)
+
+    assert admitted(a_spec(a_step(gpus=(4,))), rules) == Admitted()
     assert verdict == Refused(
         faults=(
             "Step sft asks for 8 GPUs a node; the limit here is 4 ([approval] max_gpus_per_node)."

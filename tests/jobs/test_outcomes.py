@@ -169,6 +169,26 @@ def test_a_failure_says_why(report, failures, why):
     assert judged(report, failures=failures).why == why
 
 
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (143, "used up max_hours"),
+        (0, "used up max_hours, although it ended with 0 when it was asked to stop"),
+    ],
+)
+def test_a_run_over_its_time_says_so(code, why):
+    assert judged(ended(code, asked=True), TIME_LIMIT).why == why
+
+
+def test_an_operator_may_give_up_at_the_first_ending_that_nobody_asked_for():
+    strict = replace(POLICY, failures_unseen=1)
+
+    outcome = outcomes.judge(a_run(), ended(143), now=after(610), policy=strict)
+
+    assert outcome is not None
+    assert outcome.why == "ended with 143 once although nobody asked it to"
+
+
 def test_a_kill_after_the_grace_says_what_is_lost():
     why = judged(ended(137, asked=True), HAND_BACK).why
 

@@ -136,9 +136,10 @@ def test_the_four_kinds_of_time_add_up_to_the_microsecond(run, checkpoint, resta
     assert min(parts) >= timedelta()
 
 
-def test_a_run_that_goes_on_cannot_be_split():
+@pytest.mark.parametrize("ended_at", [None, after(HOUR)])
+def test_a_run_that_goes_on_cannot_be_split(ended_at):
     with pytest.raises(ValueError, match="run u-1 of job-41 is running: only a run that ended can be split"):
-        usage.split(a_run(), None, RESTART_S)
+        usage.split(a_run(ended_at=ended_at), None, RESTART_S)
 
 
 def test_gpu_hours_count_every_gpu_of_every_node():
@@ -252,6 +253,15 @@ def test_a_run_over_the_end_of_a_month_is_cut_there():
     assert (november.gpu_hours, november.lost_gpu_hours) == (pytest.approx(24.0), pytest.approx(8.0))
     assert (december.gpu_hours, december.lost_gpu_hours) == (pytest.approx(72.0), pytest.approx(24.0))
     assert december.trend == pytest.approx(2.0)
+
+
+def test_a_run_that_touches_a_month_is_no_part_of_it():
+    midnight = datetime(2026, 12, 1, tzinfo=UTC)
+    runs = [a_night(midnight - timedelta(hours=4), 4, job=1), a_night(midnight, 4, job=2)]
+
+    november, december = by_month(*runs, now=datetime(2026, 12, 2, tzinfo=UTC))
+
+    assert (november.jobs, december.jobs) == (1, 1)
 
 
 def test_months_begin_at_midnight_of_the_zone():
