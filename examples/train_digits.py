@@ -20,6 +20,8 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one order of additions: the same weights on any number of cores
+
 import numpy as np
 from prepare_digits import folder, prepared
 

@@ -93,7 +93,7 @@ def resumed(runs: Sequence[Run]) -> Mapping[str, Json]:
 
 
 def preempted(job: Job, runs: Sequence[Run]) -> Mapping[str, Json]:
-    """Runs gave their GPUs back; the work that was kept and lost is in GPU-seconds."""
+    """Runs gave their GPUs back; the work that was kept and lost is in seconds of running, summed over the tasks."""
     service = next((run.for_service for run in runs if run.for_service), "")
     reason = next((run.intent_why for run in runs if run.intent_why), runs[0].message)
     return {
@@ -101,8 +101,8 @@ def preempted(job: Job, runs: Sequence[Run]) -> Mapping[str, Json]:
         "service": service,
         "reason": reason,
         "gpus": sum(run.gpus for run in runs),
-        "kept_s": round(sum(run.gpus * run.kept_s for run in runs), 1),
-        "lost_s": round(sum(run.gpus * run.lost_s for run in runs), 1),
+        "kept_s": round(sum(run.kept_s for run in runs), 1),
+        "lost_s": round(sum(run.lost_s for run in runs), 1),
         "saved_step": _steps(runs, "saved_step"),
         "earliest": None,
         "nth": job.preemptions,
