@@ -46,7 +46,7 @@ class Shape(Generic[T]):
         for name, kind in self._json.items():
             if columns[name] is not None:
                 columns[name] = as_json(columns[name], kind)
-        return {name: column.value if isinstance(column, StrEnum) else column for name, column in columns.items()}
+        return {name: _storable(column) if isinstance(column, str) else column for name, column in columns.items()}
 
     def value(self, row: Sequence[Any]) -> T:
         """A row of `select`; columns after it are left alone."""
@@ -71,6 +71,15 @@ def as_json(value: object, kind: Any = None) -> str:
 def of_json(text: str, kind: type[T]) -> T:
     """The value again."""
     return from_plain(json.loads(text), kind)
+
+
+def _storable(text: str) -> str:
+    if isinstance(text, StrEnum):
+        return text.value
+    if text.isascii() and "\0" not in text:
+        return text
+    # A program's last words may hold what no database takes as text; a mark in its place must not stop a turn.
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _reader(kind: Any) -> Callable[[Any], Any] | None:

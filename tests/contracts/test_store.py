@@ -140,6 +140,13 @@ def test_a_time_without_a_zone_is_refused_and_nothing_of_it_stays(sides: Sides, 
     assert sides.store.live().jobs == ()
 
 
+def test_words_that_no_database_takes_do_not_stop_a_turn(sides: Sides):
+    sides.record(added(1, why="no \0 and \ud800"), AddRun(run=a_run(message="it ended so: \x00\udcff")))
+
+    (run,) = sides.store.live().runs
+    assert run.message.startswith("it ended so: ")
+
+
 def test_what_has_ended_is_not_live_but_still_found(sides: Sides):
     sides.record(added(1), added(2), AddRun(run=a_run()))
     done = replace(a_job(1), state=JobState.COMPLETED, ended_at=NOW)
