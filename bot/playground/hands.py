@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import Callable, Coroutine
@@ -24,6 +25,7 @@ TROUBLE = "We had some trouble connecting. Try again?"
 RETRY_AFTER_S = (0.0, 60.0, 300.0)  # an event that nobody acknowledged comes again
 EVENTS = frozenset({"app_mention", "app_home_opened"})  # what the app subscribes to, by its manifest
 SLACKBOT = "USLACKBOT"
+LOOK_S = 0.02  # `until` looks so often at what is not part of the workspace
 
 
 @dataclass(slots=True, kw_only=True)
@@ -266,7 +268,7 @@ class Hands:
         return view.as_slack() if view else None
 
     async def until(self, true: Callable[[], Any], timeout_s: float = 5.0) -> Any:
-        """Wait for something to be true of the workspace; answers what `true` answered.
+        """Wait for something to be true; answers what `true` answered.
 
         Raises:
             TimeoutError: it was not in time.
@@ -274,7 +276,8 @@ class Hands:
 
         async def wait() -> Any:
             while not (found := true()):
-                await self.workspace.news()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.workspace.news(), LOOK_S)
             return found
 
         return await asyncio.wait_for(wait(), timeout_s)

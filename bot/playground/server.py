@@ -52,7 +52,7 @@ class Playground(Hands):
         self.port = port
         self.faults = Faults()
         workspace = Workspace(trigger_life_s=trigger_life_s)
-        super().__init__(workspace, Sockets(self.faults, ack_s=ack_s), speed=speed, events=events)
+        super().__init__(workspace, Sockets(self.faults, workspace.changed, ack_s=ack_s), speed=speed, events=events)
         self.rates = Rates(speed=speed, enforced=rate_limits)
         self.api = WebApi(workspace, self.sockets, self.faults, self.rates)
         self.story = Transcript(workspace.started_at, transcript)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from socket import SHUT_RDWR
 
@@ -47,8 +48,9 @@ class Sent:
 class Sockets:
     """All open sockets of the app."""
 
-    def __init__(self, faults: Faults, *, ack_s: float = ACK_S) -> None:
+    def __init__(self, faults: Faults, changed: Callable[[], None], *, ack_s: float = ACK_S) -> None:
         self.faults = faults
+        self.changed = changed
         self.ack_s = ack_s
         self.sent: list[Sent] = []
         self.opened = 0  # sockets in all, closed ones too
@@ -82,6 +84,7 @@ class Sockets:
         self.opened += 1
         number = self.opened
         self._open[number] = socket
+        self.changed()
         try:
             await socket.send_json(self._hello())
             async for message in socket:
@@ -89,6 +92,7 @@ class Sockets:
                     self._receive(message.json())
         finally:
             self._open.pop(number, None)
+            self.changed()
         return socket
 
     async def send(self, kind: str, payload: Json, *, answers: bool = True, **more: object) -> Acknowledged | Late:
