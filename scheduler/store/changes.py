@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import zlib
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, insert, or_, update
+from sqlalchemy import Connection, Table, Update, bindparam, delete, insert, or_, update
 
 from scheduler.errors import Conflict
 from scheduler.jobs.job import JobId
@@ -152,9 +153,16 @@ class Recording:
             self._add(table, columns)
 
     def _move(self, table: Table, columns: rows.Columns, *keys: str, was: str, name: str) -> None:
-        same = [table.c[key] == columns[key] for key in keys]
-        if not self._connection.execute(update(table).where(*same, table.c.state == was).values(columns)).rowcount:
+        found = {f"is_{key}": columns[key] for key in keys}
+        if not self._connection.execute(_guarded(table, keys), columns | found | {"was": was}).rowcount:
             raise Conflict(f"{name} is no longer {was}")
+
+
+@cache
+def _guarded(table: Table, keys: tuple[str, ...]) -> Update:
+    # Built once: of a turn that moves thousands of rows, most of the time would go into building.
+    same = [table.c[key] == bindparam(f"is_{key}") for key in keys]
+    return update(table).where(*same, table.c.state == bindparam("was"))
 
 
 def packed(value: object) -> bytes:
