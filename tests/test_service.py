@@ -1,0 +1,153 @@
+"""Ticks, hints and the watchdog of the service, with the real APScheduler."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+
+import pytest
+from apscheduler.triggers.cron import CronTrigger
+
+from scheduler.errors import Unavailable
+from scheduler.fleet.pool import Pool
+from scheduler.service import WATCHDOG_EXIT, Service, Ticks, overdue
+
+NOW = datetime(2026, 12, 1, tzinfo=UTC)
+FAST = Ticks(turn_s=0.05, take_in_s=0.02, watchdog_s=5.0)
+
+
+class Cycling:
+    """A cycle that counts, and that can fail or hang."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.taken = 0
+        self.errors: list[Exception] = []
+        self.requests = 0
+        self.finished = threading.Event()
+        self.enough = 5
+        self.hang: threading.Event | None = None
+
+    def take_in(self, now: datetime) -> bool:
+        self.taken += 1
+        asked, self.requests = self.requests, 0
+        return asked > 0
+
+    def observe(self, now: datetime) -> Pool:
+        if self.hang is not None:
+            self.hang.wait(10)
+        if self.errors:
+            raise self.errors.pop(0)
+        return Pool(at=now, nodes=())
+
+    def turn(self, fleet: Pool) -> None:
+        self.turns += 1
+        if self.turns >= self.enough:
+            self.finished.set()
+
+
+def running(cycle: Cycling, ticks: Ticks = FAST, gave_up: list[int] | None = None) -> tuple[Service, threading.Thread]:
+    codes = gave_up if gave_up is not None else []
+    service = Service(cycle, ticks, lambda: datetime.now(UTC), give_up=codes.append)  # type: ignore[arg-type]
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    return service, thread
+
+
+def test_turns_go_on_and_a_stop_finishes_the_one_under_way():
+    cycle = Cycling()
+    service, thread = running(cycle)
+
+    assert cycle.finished.wait(10)
+    service.stop()
+    thread.join(10)
+
+    assert not thread.is_alive()
+    assert cycle.taken > 0
+
+
+def test_a_request_brings_the_next_turn_forward():
+    cycle = Cycling()
+    cycle.enough = 2
+    cycle.requests = 1
+    service, thread = running(cycle, Ticks(turn_s=60, take_in_s=0.02, watchdog_s=60))
+
+    came = cycle.finished.wait(10)
+    service.stop()
+    thread.join(10)
+
+    assert came, "the second turn waited for its interval of 60 s"
+
+
+def test_argo_r23_an_error_inside_a_tick_does_not_end_the_ticks():
+    cycle = Cycling()
+    cycle.errors = [RuntimeError("a bug"), Unavailable("the database"), ValueError("another bug")]
+    service, thread = running(cycle)
+
+    came = cycle.finished.wait(10)
+    service.stop()
+    thread.join(10)
+
+    assert came
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # that is how it dies
+def test_argo_r23_a_scheduler_that_died_inside_is_noticed_by_the_watchdog():
+    """An error in APScheduler's own job store ends its thread while it still says `running`."""
+    cycle = Cycling()
+    gave_up: list[int] = []
+    service, thread = running(cycle, Ticks(turn_s=0.05, take_in_s=0.02, watchdog_s=0.4), gave_up)
+    assert cycle.finished.wait(10)
+
+    store = service.scheduler._jobstores["default"]
+
+    def broken(job: object) -> None:
+        raise RuntimeError("the store is gone")
+
+    store.update_job = broken
+    for _ in range(200):
+        if gave_up:
+            break
+        threading.Event().wait(0.05)
+    service.stop()
+    thread.join(10)
+
+    assert gave_up[0] == WATCHDOG_EXIT
+
+
+def test_a_turn_that_hangs_is_noticed_by_the_watchdog():
+    cycle = Cycling()
+    cycle.hang = threading.Event()
+    gave_up: list[int] = []
+    service, thread = running(cycle, Ticks(turn_s=0.05, take_in_s=0.02, watchdog_s=0.3), gave_up)
+    for _ in range(200):
+        if gave_up:
+            break
+        threading.Event().wait(0.05)
+    cycle.hang.set()
+    service.stop()
+    thread.join(10)
+
+    assert gave_up == [WATCHDOG_EXIT]
+
+
+@pytest.mark.parametrize(("age_s", "late"), [(59, False), (60, False), (61, True)])
+def test_a_turn_is_overdue_only_beyond_the_limit(age_s: int, *, late: bool):
+    assert overdue(NOW, NOW + timedelta(seconds=age_s), timedelta(seconds=60)) is late
+
+
+def test_argo_r22_the_installed_apscheduler_gets_through_the_end_of_summer_time():
+    """3.11.0 and 3.11.1 loop for ever here (agronholm/apscheduler #1021); the floor in pyproject forbids them."""
+    assert tuple(map(int, version("apscheduler").split(".")[:3])) >= (3, 11, 2)
+    trigger = CronTrigger.from_crontab("*/20 * * * *", timezone="America/New_York")
+    at = datetime(2026, 11, 1, 5, 0, tzinfo=UTC)
+    previous = None
+    seen = []
+    for _ in range(12):
+        previous = trigger.get_next_fire_time(previous, at)
+        seen.append(previous.astimezone(UTC))
+        at = seen[-1] + timedelta(seconds=1)
+
+    assert len(seen) == 12
+    assert seen == sorted(seen)
