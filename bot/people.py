@@ -12,7 +12,7 @@ from scheduler.jobs.mail import Person
 log = logging.getLogger("gpujob.bot.people")
 
 FRESH_S = 300.0  # a group read so long ago is read again
-DECISION_FRESH_S = 10.0  # ... before a decision: who left the approvers may not approve
+DECISION_FRESH_S = 0.0  # before a decision it is always read: who left the approvers may not approve
 AGAIN_S = 10.0  # after a failure; meanwhile nobody is in the group
 PATIENCE_S = 1.5  # a person waits for the answer
 
