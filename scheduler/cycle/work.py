@@ -37,7 +37,7 @@ class Work:
         self.tasks: dict[JobId, dict[TaskName, Task]] = {job.id: {} for job in live.jobs}
         for task in live.tasks:
             self.tasks[task.job][task.name] = task
-        self.runs: dict[Uid, Run] = {run.uid: run for run in live.runs}
+        self.runs: dict[Uid, Run] = {run.uid: run for run in live.runs if run.job in self.jobs}
         self.attempts = dict(live.attempts)
         self._next_job = live.next_job
         self._was_job = dict(self.jobs)

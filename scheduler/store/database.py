@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
+    DBAPIError,
     IntegrityError,
     InterfaceError,
     OperationalError,
@@ -126,11 +127,19 @@ def _our_words() -> Iterator[None]:
     except IntegrityError as error:
         raise Conflict(f"the database refused a row: {error.orig}") from error
     except (OperationalError, InterfaceError, ProgrammingError) as error:
+        if _refuses_a_row(error):
+            raise Conflict(f"the database refused a row: {error.orig}") from error
         raise Unavailable(f"the database did not answer: {error.orig}{_way_out(str(error.orig))}") from error
     except PoolTimeout as error:
         raise Unavailable("the database did not answer: all connections are in use") from error
     except StatementError as error:
         raise ValueError(str(error.orig)) from error
+
+
+def _refuses_a_row(error: DBAPIError) -> bool:
+    """PostgreSQL's class 23, which pg8000 reports as an error of the program."""
+    said = error.orig.args[0] if error.orig is not None and error.orig.args else None
+    return isinstance(said, dict) and str(said.get("C", "")).startswith("23")
 
 
 def _way_out(said: str) -> str:
