@@ -113,9 +113,7 @@ def metrics(settings: Settings) -> Metrics:
     section = settings.metrics
     keep_s = max(settings.policy.idle_window_s, settings.policy.stall_s, settings.policy.busy_window_s)
     if section.kind == "prometheus":
-        return PrometheusMetrics(
-            section.url, prefix=section.prefix, interval_s=section.interval_s, window_s=keep_s + section.interval_s
-        )
+        return PrometheusMetrics(section.url, section.prefix, section.interval_s, keep_s + section.interval_s)
     return ScrapedMetrics(
         prefix=section.prefix, interval_s=section.interval_s, keep_s=keep_s + section.interval_s, clock=clock
     )
