@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,7 @@ SECTION = 2900  # Slack takes 3,000
 MESSAGE = 11_000  # all sections together; Slack refuses somewhere above 13,000
 BLOCKS = 48  # Slack takes 50
 FALLBACK_TEXT = 3900  # bytes of a message's top-level text
+_MENTION = re.compile(r"<@([UW]\w+)>")
 
 
 class Act(StrEnum):
@@ -49,7 +51,8 @@ def message(text: str, blocks: Sequence[Block] = ()) -> Message:
             break
         left -= size
         kept.append(block)
-    return Message(text=cut_bytes(text, FALLBACK_TEXT), blocks=tuple(kept))
+    # Slack notifies whom the text names, not whom the blocks name: a card or a list must ping nobody.
+    return Message(text=cut_bytes(_MENTION.sub(r"\1", text), FALLBACK_TEXT), blocks=tuple(kept))
 
 
 def section(text: str) -> Block:
