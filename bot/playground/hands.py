@@ -288,6 +288,11 @@ class Hands:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def told(self, user: str, message: Message) -> None:
+        """Count a message among the answers to a person's latest command or click."""
+        if user in self._latest:
+            self._latest[user].responses.append(message.as_slack())
+
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside; it ends with the playground."""
         task = asyncio.get_running_loop().create_task(work)
@@ -365,8 +370,8 @@ class Hands:
         self.workspace.add(Message(channel=channel, ts=ts, user=SLACKBOT, text=text, only_for=user))
 
     def _collect(self, message: Message) -> None:
-        if message.only_for and message.only_for in self._latest and message.user != SLACKBOT:
-            self._latest[message.only_for].responses.append(message.as_slack())
+        if message.only_for and message.user != SLACKBOT:
+            self.told(message.only_for, message)
 
     async def _event(self, name: str, body: Json) -> None:
         if name not in self.events:

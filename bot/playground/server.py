@@ -115,12 +115,14 @@ class Playground(Hands):
         if refused := await before(fault):
             return refused
         try:
-            respond(self.workspace, name, await read(request))
+            message = respond(self.workspace, name, await read(request))
         except Refusal as refusal:
             status = 404 if refusal.error.endswith("_url") else 200
             return web.json_response(refusal.body(), status=status)
         if fault and fault.kind is FaultKind.DROP_AFTER and request.transport:
             request.transport.abort()
+        if url and message and message.only_for is None:
+            self.told(url.user, message)
         return web.Response(text="ok")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:

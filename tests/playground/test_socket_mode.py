@@ -86,9 +86,10 @@ async def test_an_answer_in_the_channel_is_seen_by_all(slack: Playground, app: A
         await respond("for all", response_type="in_channel")
 
     await connect(app)
-    await slack.command(U_ANA, C_GPU, "pool")
-    await slack.until(lambda: slack.messages(C_GPU))
+    result = await slack.command(U_ANA, C_GPU, "pool")
+    await slack.until(lambda: result.responses)
 
+    assert [message["text"] for message in result.responses] == ["for all"]
     assert (slack.messages(C_GPU)[0]["text"], slack.ephemerals(U_ANA)) == ("for all", [])
 
 
