@@ -30,7 +30,7 @@ from scheduler.jobs.job import (
     RunState,
     TaskState,
 )
-from scheduler.jobs.mail import NoticeKind, Request
+from scheduler.jobs.mail import NoticeKind
 from scheduler.jobs.reports import Phase, Report
 from scheduler.jobs.waits import Wait, WaitReason
 from scheduler.planning import planner
@@ -60,6 +60,7 @@ _OBSERVED_EVERY = timedelta(minutes=10)  # also when nothing changed, so that ga
 _KEEP_EVERY = timedelta(seconds=10)  # a turn without an action is kept so often
 _BOARD_EVERY = timedelta(seconds=10)
 _EARLIEST_STEP = timedelta(seconds=60)  # a probable start that moved by less is no news
+_REQUESTS_A_TICK = 100  # so that a flood of requests keeps no service waiting for its turn
 _QUIET_WAITS = frozenset({WaitReason.PREPARING, WaitReason.NEEDS_STEPS})
 
 
@@ -117,19 +118,17 @@ class Cycle:
         token = self._token(now)
         if token is None:
             return False
-        for request in requests:
-            self._answer(request, token, now)
-        return True
-
-    def _answer(self, request: Request, token: int, now: datetime) -> None:
         house = replace(self._terms.house, nodes=self._nodes)
         work = Work(self._out.store.live())
         desk = intake.Desk(work=work, store=self._out.store, logs=self._out.logs, house=house, now=now)
-        changes = desk.take_in(request)
-        try:
-            self._out.store.record(changes, token)
-        except Conflict as conflict:
-            log.warning("request=%s conflict=%s, decided anew at the next tick", request.id, conflict)
+        for request in requests[:_REQUESTS_A_TICK]:
+            try:
+                self._out.store.record(desk.take_in(request), token)
+            except Conflict as conflict:
+                # What was read is older than what is stored; the next tick reads anew.
+                log.warning("request=%s conflict=%s, decided anew at the next tick", request.id, conflict)
+                break
+        return True
 
     def observe(self, now: datetime) -> Fleet:
         """What the outside says. No transaction is open meanwhile.

@@ -104,4 +104,4 @@ def rows() -> list[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(rows(), indent=2))  # noqa: T201
+    print(json.dumps(rows(), indent=2))

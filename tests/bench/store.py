@@ -90,4 +90,4 @@ def _row(name: str, on: str, call: Callable[[], object], times: int = 5) -> Mapp
 
 
 if __name__ == "__main__":
-    print(json.dumps(rows(), indent=2))  # noqa: T201
+    print(json.dumps(rows(), indent=2))
