@@ -11,14 +11,15 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scheduler.adapters.local import files, lease, processes
+from scheduler.adapters.local import files, lease, processes, shim
 from scheduler.adapters.local.lease import UNSEEN, Lease, Seat, Tenant
 from scheduler.fleet.pool import HolderKind
 from scheduler.jobs.job import JobId, TaskName, Uid
-from scheduler.jobs.reports import Phase
+from scheduler.jobs.reports import Phase, Report
 from tests.local_bench import Bench, a_task, an_order, clock, until
 
 LOOP = "while :; do sleep 0.02; done"
@@ -115,28 +116,72 @@ def test_a_shim_that_died_before_its_program_began_leaves_an_end_that_nobody_saw
     assert bench.gated() == ["1.train.2"]
 
 
-@pytest.mark.parametrize(
-    "boot", [processes.this_boot(), "an-earlier-boot"], ids=["both were killed", "the computer was restarted"]
-)
-def test_a_program_that_is_gone_with_its_shim_has_ended_and_is_tried_again(bench: Bench, boot: str):
-    made = placed(bench, "exit 0")
-    files.write_once(made.folder / "0" / "claim", {**DEAD, "boot": boot})
-    files.write_once(made.folder / "0" / "started.json", {**DEAD, "boot": boot, "at": clock().timestamp()})
+@pytest.fixture
+def bystander() -> Iterator[dict[str, Any]]:
+    """A process that is none of ours."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        yield shim.identity(process.pid)
+        process.kill()
 
-    end = bench.report("1.train.1")
+
+def gone(bench: Bench, who: dict[str, Any]) -> Report:
+    """The report of an attempt whose shim and program were `who`."""
+    made = placed(bench, "exit 0")
+    files.write_once(made.folder / "0" / "claim", who)
+    files.write_once(made.folder / "0" / "started.json", {**who, "at": clock().timestamp()})
+    return bench.report("1.train.1")
+
+
+def test_a_program_that_is_gone_with_its_shim_has_ended_and_is_tried_again(bench: Bench):
+    end = gone(bench, DEAD)
 
     assert (end.phase, end.exit_code, end.started_at is not None) == (Phase.ENDED, None, True)
     assert bench.state.ledger.free(bench.nodes)["node-1"] == (0, 1)
     assert bench.gated() == ["1.train.2"]
 
 
-def test_a_process_that_only_has_the_number_of_an_earlier_one_is_another(bench: Bench):
-    made = placed(bench, "exit 0")
-    other = {"pid": os.getpid(), "start": 1, "boot": processes.this_boot()}
-    files.write_once(made.folder / "0" / "claim", other)
-    files.write_once(made.folder / "0" / "started.json", {**other, "at": clock().timestamp()})
+def test_nothing_outlives_a_restart_of_the_computer(bench: Bench, bystander: dict[str, Any]):
+    assert gone(bench, {**bystander, "boot": "an earlier boot"}).phase is Phase.ENDED
 
-    assert bench.report("1.train.1").phase is Phase.ENDED
+
+def test_a_process_that_only_has_the_number_of_an_earlier_one_is_another(bench: Bench, bystander: dict[str, Any]):
+    assert gone(bench, {**bystander, "start": 1}).phase is Phase.ENDED
+
+
+def test_a_request_to_stop_that_came_after_the_end_is_not_reported(bench: Bench):
+    made = placed(bench, "exit 0")
+    files.write_once(made.folder / "0" / "claim", DEAD)
+    files.write_once(
+        made.folder / "0" / "exit.json", {"code": 0, "message": "", "stopped": False, "ended_at": clock().timestamp()}
+    )
+    files.write_once(made.folder / "stop.json", {"at": clock().timestamp(), "grace_s": 5.0})
+
+    end = bench.report("1.train.1")
+
+    assert (end.exit_code, end.stop_asked_at) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [((0, 0), 0), ((0, 3), 3), ((3, 4), 3), ((143, 1), 143), ((1, None), None), ((None, 1), None), ((0, None), None)],
+)
+def test_a_gang_ends_as_the_first_that_ended_badly_and_a_lost_program_explains_all_others(
+    bench: Bench, codes: tuple[int | None, ...], code: int | None
+):
+    seats = tuple(Seat(node=node, gpus=1, env={}) for node in ("node-1", "node-2"))
+    tenant = Tenant(kind=HolderKind.RUN, holder="1.train.1", seats=seats, command=("true",), cwd=bench.files)
+    made = lease.make(bench.folder / "jobs" / "1" / "train" / "1", tenant, ((0,), (0,)), clock())
+    for number, ended in enumerate(codes):
+        files.write_once(made.folder / str(number) / "claim", DEAD)
+        files.write_once(
+            made.folder / str(number) / "exit.json",
+            {"code": ended, "message": "", "stopped": False, "ended_at": 1e9 + number},
+        )
+
+    made.look()
+
+    assert made.ending is not None
+    assert made.ending.code == code
 
 
 def test_half_written_files_are_not_read(bench: Bench):
@@ -187,7 +232,9 @@ def test_what_a_program_without_shim_leaves_behind_is_killed_before_its_slot_is_
 
 
 def test_what_a_program_leaves_behind_is_killed_even_in_a_session_of_its_own(bench: Bench):
-    bench.executor.submit(an_order(a_task("train", "setsid sleep 300 & sleep 300 & exit 0")))
+    away = f"setsid sh -c 'echo > {bench.files}/away; sleep 300' & sleep 300 &"
+    wait = f"until [ -e {bench.files}/away ]; do sleep 0.01; done"
+    bench.executor.submit(an_order(a_task("train", f"{away} {wait}; exit 0")))
 
     end = bench.run("1.train.1")
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -124,6 +125,19 @@ def test_a_program_does_not_see_the_rest_of_the_schedulers_environment(bench: Be
 
     ours = {"HOME", "LANG", "TZ", "PATH", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES", "GPUJOB_RUN", "GPUJOB_LEASE"}
     assert set(bench.said("names")) - ours <= {"PWD", "OLDPWD", "SHLVL", "_"}
+
+
+def test_a_program_starts_with_no_signal_blocked_and_with_broken_pipes_as_usual(bench: Bench):
+    # No shell between: it would clear what it inherits.
+    task = a_task("train", command=["grep", "-E", "SigBlk|SigIgn", "/proc/self/status"])
+    bench.executor.submit(an_order(task))
+
+    bench.run("1.train.1")
+
+    said = bench.logs.tail(Uid("1.train.1"), 2).splitlines()
+    blocked, ignored = (int(line.split()[1], 16) for line in said)
+    assert blocked == 0
+    assert not ignored & 1 << (signal.SIGPIPE - 1)
 
 
 def test_a_secret_reaches_the_program_and_no_file_of_ours(bench: Bench):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -35,7 +37,12 @@ def a_service(name: str = "chat", gpus: int = 1, manner: str = "polite", drain_s
 
 @pytest.fixture(params=["local"])
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    services = [a_service(), a_service("big", gpus=2), a_service("stubborn", manner="stubborn", drain_s=0.3)]
+    services = [
+        a_service(),
+        a_service("big", gpus=2),
+        a_service("stubborn", manner="stubborn", drain_s=0.3),
+        LocalService(name="broken", gpus_per_replica=1, mode=Mode.MANAGE, command=("false",)),
+    ]
     bench = Bench(tmp_path, services=services)
     yield bench
     bench.clear()
@@ -198,6 +205,46 @@ def test_a_replica_that_died_is_replaced_by_a_new_one(bench: Bench):
     (new,) = all_ready(bench, 1)
 
     assert new != dead
+
+
+def test_a_replica_that_keeps_dying_is_started_again_later_each_time(bench: Bench):
+    at = clock()
+    bench.cluster.scale("broken", 1, (), ())
+
+    def waits() -> bool:
+        return bench.cluster.pool(at).replicas[0].phase is ReplicaPhase.PENDING
+
+    until(waits)
+    still = [waits() for _ in range(3)]
+    later = bench.cluster.pool(at + timedelta(seconds=5)).replicas[0]
+
+    assert still == [True, True, True]
+    assert later.phase is ReplicaPhase.STARTING
+
+
+def test_folders_of_replicas_that_died_do_not_pile_up(bench: Bench):
+    at = clock()
+    bench.cluster.scale("broken", 1, (), ())
+
+    def died(time: int) -> bool:
+        return bench.cluster.pool(at + timedelta(seconds=100 * time)).replicas[0].id != f"broken-{time}"
+
+    for time in range(1, 15):
+        until(partial(died, time))
+
+    assert len(list(bench.state.service("broken").glob("broken-*"))) <= 12
+
+
+def test_replicas_that_wait_get_gpus_in_the_order_in_which_they_were_asked_for(bench: Bench):
+    uid = hold(bench, "node-1", 2)
+    bench.cluster.scale("big", 1, (), ("node-1",))
+    bench.cluster.scale("chat", 1, (), ("node-1",))
+
+    bench.take_back(uid)
+    bench.ended(uid)
+    all_ready(bench, 1, "big")
+
+    assert list(phases(bench, "chat").values()) == [ReplicaPhase.PENDING]
 
 
 def test_a_pending_replica_that_is_not_wanted_any_more_vanishes(bench: Bench):
