@@ -233,27 +233,28 @@ def shortened(windows: Iterable[Window], lent: Mapping[str, int]) -> Iterable[Wi
             yield replace(window, gpus=window.gpus - taken)
 
 
-def unseated(snapshot: Snapshot, gone: Iterable[str] = ()) -> int:
-    """Replicas that find no node: on idle GPUs first, then where GPUs come free, and where these runs end."""
+def waiting_and_room(snapshot: Snapshot, gone: Iterable[str] = ()) -> tuple[list[int], Counter[str]]:
+    """Sizes of the replicas that find no idle GPUs, and what comes free for them, also where these runs end."""
     seen = {hold.holder for hold in snapshot.pool.holds}
+    unseen = [lease for lease in snapshot.leases if lease.uid not in seen]
     idle = Counter(snapshot.pool.idle())
     known = {node.name for node in snapshot.pool.nodes if not node.unknown}
-    for lease in snapshot.leases:
-        if lease.uid not in seen:
-            idle.subtract({node: gpus for node, gpus in lease.placement.items() if node in known})
+    for lease in unseen:
+        idle.subtract({node: gpus for node, gpus in lease.placement.items() if node in known})
     hosting = seats.hosts(snapshot.pool)
-    wanted = [
-        one.gpus
-        for one in seats.missing(snapshot.services, snapshot.demands, snapshot.pool)
-        for _ in range(one.waiting)
-    ]
+    lacking = seats.missing(snapshot.services, snapshot.demands, snapshot.pool)
+    wanted = [one.gpus for one in lacking for _ in range(one.waiting)]
     rest = [gpus for gpus in wanted if seats.seat(idle, gpus, hosting) is None]
     stopping = {lease.uid for lease in snapshot.leases if lease.stopping} | set(gone)
-    idle.update(seats.coming(snapshot.pool, stopping - (stopping - seen)))
-    for lease in snapshot.leases:
-        if lease.uid in stopping - seen:
+    idle.update(seats.coming(snapshot.pool, stopping))
+    for lease in unseen:
+        if lease.uid in stopping:
             idle.update({node: gpus for node, gpus in lease.placement.items() if node in known})
-    return sum(seats.seat(idle, gpus, hosting) is None for gpus in rest)
+    return rest, idle
+
+
+def seated(sizes: Iterable[int], room: Counter[str]) -> list[int]:
+    return [gpus for gpus in sizes if seats.seat(room, gpus, ()) is not None]
 
 
 # Laws
@@ -309,10 +310,11 @@ def test_none_of_those_who_give_gpus_back_could_have_been_spared(snapshot):
     event(f"{len(victims)} runs end")
     told = carried_out(snapshot, replace(answer, actions=tuple(of_kind(answer, ScaleDown))))
 
-    left = unseated(told, victims)
-
-    # Fewer runs never free more, so trying each one alone tries every smaller set.
-    assert all(unseated(told, victims - {spared}) > left for spared in victims)
+    served = seated(*waiting_and_room(told, victims))
+    for spared in victims:
+        # Fewer runs never free more, so trying each one alone tries every smaller set.
+        _, room = waiting_and_room(told, victims - {spared})
+        assert seated(served, room) != served
 
 
 @LAWFUL
@@ -323,7 +325,7 @@ def test_no_service_waits_for_gpus_that_runs_could_still_give_back(snapshot):
     movable = {lease.uid for lease in later.leases if set(lease.placement) <= known}
 
     for run in movable:
-        assert unseated(later, {run}) == unseated(later)
+        assert seated(*waiting_and_room(later, {run})) == seated(*waiting_and_room(later))
 
 
 @LAWFUL
@@ -331,7 +333,8 @@ def test_no_service_waits_for_gpus_that_runs_could_still_give_back(snapshot):
 def test_nothing_starts_while_a_service_waits(snapshot):
     answer = plan(snapshot, POLICY)
     told = carried_out(snapshot, replace(answer, actions=tuple(of_kind(answer, ScaleDown))))
-    waiting = unseated(replace(told, pool=never_ending(told.pool), leases=tuple(map(running, told.leases))))
+    still = replace(told, pool=never_ending(told.pool), leases=tuple(map(running, told.leases)))
+    waiting, _ = waiting_and_room(still)
     event("a service waits" if waiting else "no service waits")
 
     if waiting:
@@ -414,9 +417,13 @@ def in_some_order(chance: Random, values: tuple) -> tuple:
 @LAWFUL
 @given(snapshots())
 def test_a_plan_that_is_being_carried_out_asks_for_nothing_twice(snapshot):
-    later = carried_out(snapshot, plan(snapshot, POLICY))
+    answer = plan(snapshot, POLICY)
+    later = carried_out(snapshot, answer)
+    pending = any(one.phase is ReplicaPhase.PENDING for one in later.pool.replicas)
 
-    assert plan(later, POLICY).actions == ()
+    # Where a pending replica goes is not ours to say: once others have grown, another node may be better for it.
+    if not (pending and of_kind(answer, ScaleUp)):
+        assert plan(later, POLICY).actions == ()
 
 
 @LAWFUL
