@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -61,3 +63,22 @@ class JobSpec:
     start_after: datetime | None = None
     deadline: datetime | None = None
     workdir: str = ""  # local only: where commands run; "" = a folder of the task's own
+
+
+# What moves a job in the queue, or names it, does not change what it computes.
+_NOT_HASHED = ("name", "team", "priority", "start_after", "deadline", "estimate_hours", "image")
+
+
+def spec_hash(spec: JobSpec, digests: Mapping[str, str]) -> str:
+    """`sha256:..` of everything that changes what runs; the same for the same job, however its file is written.
+
+    `digests` says which image a written name stands for; a name it does not know stands for itself.
+    """
+    plain = asdict(spec)
+    for key in _NOT_HASHED:
+        del plain[key]
+    for step, written in zip(plain["steps"], spec.steps, strict=True):
+        image = written.image or spec.image
+        step["image"] = digests.get(image, image)
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

@@ -3,7 +3,6 @@
 from scheduler.jobs.faults import FileError as FileError
 from scheduler.jobs.faults import shown as shown
 from scheduler.jobs.jobfile.document import plain_value as plain_value
-from scheduler.jobs.jobfile.document import plain_value as plain_value
 from scheduler.jobs.jobfile.model import schema as schema
 from scheduler.jobs.jobfile.one_line import one_line as one_line
 from scheduler.jobs.jobfile.reading import Parsed as Parsed

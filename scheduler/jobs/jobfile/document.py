@@ -19,7 +19,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
-from scheduler.jobs.faults import HIDDEN, Fault, Path, shown_value, sounds_secret
+from scheduler.jobs.faults import HIDDEN, Fault, Path, dotted, shown_value, sounds_secret
 from scheduler.jobs.spec import Value
 
 MAX_BYTES = 256_000
@@ -165,7 +165,7 @@ class _Builder:
         node: _Node
         if isinstance(event, ScalarEvent):
             plain = bool(event.implicit[0]) and not event.style
-            node = _Scalar(line=line, text=event.value, plain=plain, tag=str(event.tag or ""))
+            node = _Scalar(line=line, text=_whole(event.value), plain=plain, tag=str(event.tag or ""))
         elif isinstance(event, SequenceStartEvent):
             node = self._sequence(line, events, depth)
         else:
@@ -217,7 +217,8 @@ class _Plainer:
         self._lines.setdefault(path, node.line)
         if self._values > MAX_VALUES or len(path) > MAX_DEPTH:
             message = f"the file means more than {MAX_VALUES:,} values once its aliases are written out; use fewer"
-            raise _Unreadable(node.line, "", message)
+            # Where it is used; the node itself stands at its anchor.
+            raise _Unreadable(self._lines.get(path[:2], node.line), "", message)
         if isinstance(node, _Sequence):
             return [self._plain(item, (*path, place)) for place, item in enumerate(node.items)]
         if isinstance(node, _Mapping):
@@ -231,12 +232,13 @@ class _Plainer:
         plain: dict[str, Any] = {}
         for key, value in node.entries:
             inside = (*path, key.text)
-            if key.text in plain:
-                message = f"stands twice, first on line {self._lines[inside]}; keep one"
-                self._lines[inside] = key.line
-                self._faults.append(Fault(path=inside, value="", message=message))
-            self._lines.setdefault(inside, key.line)
+            first = self._lines.get(inside) if key.text in plain else None
+            self._lines[inside] = key.line
             plain[key.text] = self._plain(value, inside)
+            if first is not None:
+                shown = HIDDEN if sounds_secret(dotted(inside)) else shown_value(plain[key.text])
+                message = f"stands twice, first on line {first}; keep one"
+                self._faults.append(Fault(path=inside, value=shown, message=message))
         return plain
 
     def _scalar(self, node: _Scalar, path: Path) -> Plain:
@@ -254,6 +256,11 @@ class _Plainer:
         # `[--lr, 1e-5]`: a program gets a number as it was written.
         as_written = path[-2:-1] == ("command",) and value is not None
         return node.text if as_written else value
+
+
+def _whole(text: str) -> str:
+    """JSON writes a character beyond 16 bits as two escapes; together they are one character."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def _line(event: Any) -> int:
@@ -282,6 +289,6 @@ def _odd_character(error: Exception, text: str) -> tuple[int, str, str]:
     line = text.count("\n", 0, place) + 1
     return (
         line,
-        shown_value(text[place : place + 1]),
+        ascii(text[place : place + 1]),
         "a character that text cannot have; type it again, or leave it out",
     )

@@ -136,7 +136,9 @@ _GPUS = "GPUs on each node. Must be a whole number of 0 to 1024, like `gpus: 4`.
 _ELASTIC = "Several numbers of GPUs, of which the first that fits is taken. Must be {gpus: [8, 4]}."
 _NODES = "Nodes of a gang; `gpus` is on each. Must be a whole number of 1 to 1024."
 _COMMAND = 'What runs, without a shell. Must be a list of words: [python, train.py, --lr, "{{ params.lr }}"].'
-_OUTPUTS = 'What it leaves behind. Must be names with URLs: {model: "s3://runs/{{ job.id }}/model"}.'
+_OUTPUTS = (
+    'What it leaves behind. Must be names with URLs of s3:// or file://: {model: "s3://runs/{{ job.id }}/model"}.'
+)
 _SWEEP = "Makes the step many tasks. Must be a grid, {lr: [1e-5, 2e-5]}, or a list of maps, [{lr: 1e-5}, {lr: 2e-5}]."
 _PARALLEL = "Tasks of a sweep that run at once. Must be a whole number of 1 or more."
 _IMAGE_ABOUT = (

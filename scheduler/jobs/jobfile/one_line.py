@@ -7,7 +7,7 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
-from scheduler.jobs.faults import HIDDEN, FileError, looks_secret, nearest, shown_value
+from scheduler.jobs.faults import HIDDEN, FileError, nearest, safe, shown_value, sounds_secret
 from scheduler.jobs.jobfile import durations
 from scheduler.jobs.jobfile.document import Document, plain_value
 from scheduler.jobs.jobfile.reading import Parsed, judged
@@ -48,7 +48,7 @@ def one_line(text: str) -> Parsed:
     except ValueError:
         message = "a quote is opened and never closed; close it, or put a \\ before it"
         return Parsed(spec=None, errors=(_error("", "", message),))
-    options, command = _parted(words[1:] if words[:1] == ["submit"] else words)
+    options, command = _parted(words)
     plain, errors = _plain(options)
     plain["command"] = command
     if not command:
@@ -61,15 +61,22 @@ def one_line(text: str) -> Parsed:
 
 
 def _ascii(text: str) -> str:
-    spaced = "".join(" " if character.isspace() else character for character in text)
+    spaced = "".join(" " if character.isspace() and not character.isascii() else character for character in text)
     return _LONG_DASH.sub("--", spaced.translate(_QUOTES))
 
 
 def _parted(words: list[str]) -> tuple[list[str], list[str]]:
-    if "--" not in words:
-        return words, []
-    place = words.index("--")
-    return words[:place], words[place + 1 :]
+    """The options as KEY=VALUE, and the command. `--gpus 4` and `--gpus=4` are understood too."""
+    if words[:1] == ["submit"]:
+        words = words[1:]
+    place = words.index("--") if "--" in words else len(words)
+    options: list[str] = []
+    for word in words[:place]:
+        if options and options[-1].startswith("--") and "=" not in options[-1] and not word.startswith("--"):
+            options[-1] += f"={word}"
+        else:
+            options.append(word)
+    return [option.removeprefix("--") for option in options], words[place + 1 :]
 
 
 def _plain(options: list[str]) -> tuple[dict[str, Any], list[FileError]]:
@@ -80,7 +87,7 @@ def _plain(options: list[str]) -> tuple[dict[str, Any], list[FileError]]:
         group, dot, key = word.partition(".")
         if not mark:
             message = f"is not KEY=VALUE; the command comes after --. Keys: {', '.join(_known())}"
-            errors.append(_error("", _shown(option), message))
+            errors.append(_error("", shown_value(option), message))
         elif dot and key and group in _GROUPS:
             members = plain.setdefault(_GROUPS[group], {})
             errors += _twice(word, key in members)
@@ -90,7 +97,7 @@ def _plain(options: list[str]) -> tuple[dict[str, Any], list[FileError]]:
             plain[KEYS[word]] = _value(word, value)
         else:
             message = f"is no known word; {nearest(word, _known())}"
-            errors.append(_error(word[:60] if not looks_secret(word) else "", _shown(value), message))
+            errors.append(_error(word, HIDDEN if sounds_secret(word) else shown_value(value), message))
     if isinstance(plain.get("gpus"), list):
         plain["elastic"] = {"gpus": plain.pop("gpus")}
     return plain, errors
@@ -139,9 +146,5 @@ def _renamed(error: FileError) -> FileError:
     return replace(error, line=1, key=key)
 
 
-def _shown(text: str) -> str:
-    return HIDDEN if looks_secret(text) else shown_value(text)
-
-
 def _error(key: str, value: str, message: str) -> FileError:
-    return FileError(line=1, key=key, value=value, message=message)
+    return FileError(line=1, key=safe(key, 200), value=safe(value, 60), message=safe(message, 1000))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from scheduler.jobs.faults import HIDDEN, Fault, FileError, Path, dotted, looks_secret, shown_value
+from scheduler.jobs.faults import HIDDEN, Fault, FileError, Path, dotted, looks_secret, safe, shown_value
 from scheduler.jobs.jobfile import document, model, rules
 from scheduler.jobs.jobfile.document import Document, Plain
 from scheduler.jobs.spec import Checkpoint, JobSpec, Priority, StepSpec, Value
@@ -225,12 +225,11 @@ def _short(fault: Fault) -> Fault:
 
 def _error(fault: Fault, lines: Mapping[Path, int]) -> FileError:
     known = (lines[fault.path[:end]] for end in range(len(fault.path), -1, -1) if fault.path[:end] in lines)
-    key = dotted(fault.path)
     return FileError(
         line=next(known, 1),
-        key=key if len(key) <= 200 and not looks_secret(key) else dotted(fault.path[:1])[:60],
-        value=fault.value,
-        message=fault.message,
+        key=safe(dotted(fault.path), 200),
+        value=safe(fault.value, 60),
+        message=safe(fault.message, 1000),
     )
 
 
