@@ -76,6 +76,14 @@ class Executor(Protocol):
         """
         ...
 
+    def give_up(self, uid: Uid, why: str) -> None:
+        """End a gated attempt for good: its task has failed, and the DAG goes on from there. No longer gated: nothing.
+
+        Raises:
+            Unavailable: not carried out, or nobody knows.
+        """
+        ...
+
     def cancel(self, job: JobId, grace_s: float) -> None:
         """End all of a job: no new attempts, gated ones vanish, running ones end as in `take_back`.
 

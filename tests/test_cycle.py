@@ -241,6 +241,29 @@ def test_a_run_that_uses_up_max_hours_fails_and_says_so():
     assert "max_hours" in str(lab.store.notices()[-1].payload["why"])
 
 
+def test_a_step_with_any_goes_on_without_the_task_that_used_up_its_time():
+    """The executor would try that task again for ever; it is told that we gave it up."""
+    lab = Lab()
+    lab.world.work_s["train-1"] = 10_000
+    lab.ask(
+        Submit(
+            text="""
+gpujob: 1
+name: some
+max_hours: 0.01
+steps:
+  - {name: train, gpus: 2, sweep: {lr: [1, 2]}, command: [python, train.py]}
+  - {name: evaluate, needs: [train], any: true, gpus: 1, command: [python, eval.py]}
+"""
+        )
+    )
+    lab.world.work_s["train-0"] = lab.world.work_s["evaluate"] = 20
+    lab.turns(40)
+
+    assert lab.state() is JobState.COMPLETED
+    assert [run.task for run in lab.store.job_runs(JobId(1))] == ["train-0", "train-1", "evaluate"]
+
+
 def test_observe_only_writes_plans_down_and_acts_on_nothing():
     lab = Lab(CHAT, observe_only=True)
     lab.ask(Submit(text=ONE.format(gpus=4)))

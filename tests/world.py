@@ -17,6 +17,7 @@ from scheduler.fleet.readings import Counters, Sample, Series, Target
 from scheduler.fleet.services import Service
 from scheduler.jobs.job import JobId, TaskName, Uid
 from scheduler.jobs.order import JobOrder
+from scheduler.jobs.outcomes import FINAL
 from scheduler.jobs.progress import Progress
 from scheduler.jobs.reports import Phase, Report
 
@@ -37,6 +38,7 @@ class Attempt:
     stop_asked_at: datetime | None = None
     ended_at: datetime | None = None
     code: int | None = None
+    message: str = ""
     withdrawn: bool = False
     from_step: int = 0
 
@@ -123,6 +125,13 @@ class World:
             self._open(attempt.job)
         elif attempt.stop_asked_at is None:
             attempt.stop_asked_at = self.now
+
+    def give_up(self, uid: Uid, why: str) -> None:
+        self._call("executor", "give_up")
+        attempt = self._find(uid)
+        if attempt is not None and attempt.released_at is None and attempt.ended_at is None:
+            attempt.ended_at, attempt.code, attempt.message = self.now, 1, f"{FINAL} {why}"
+            self._open(attempt.job)
 
     def cancel(self, job: JobId, grace_s: float) -> None:
         self._call("executor", "cancel")
@@ -275,7 +284,7 @@ def _phase(attempt: Attempt) -> Phase:
 def _end(attempt: Attempt) -> End | None:
     if attempt.ended_at is None:
         return None
-    return End(code=attempt.code, withdrawn=attempt.withdrawn)
+    return End(code=attempt.code, message=attempt.message, withdrawn=attempt.withdrawn)
 
 
 def _sample(at: datetime, age: timedelta, load: float, seats: int) -> Sample:

@@ -343,8 +343,13 @@ class Cycle:
                 _try(f"take back {run.uid}", self._out.executor.take_back, run.uid, grace)
             elif run.intent is Intent.NONE and phase is Phase.GATED:
                 _try(f"release {run.uid}", self._out.executor.release, run.uid, run.placement)
-        # A job that failed may have left gated attempts behind, of tasks that we gave up and the executor did not.
-        cancelled |= {job.id for job in work.jobs.values() if job.cancelled_by or job.state is JobState.FAILED}
+        cancelled |= {job.id for job in work.jobs.values() if job.cancelled_by}
+        for report in reports:
+            task = work.tasks[report.job][report.task]
+            if report.phase is Phase.GATED and task.state is TaskState.FAILED:
+                # We gave up a task that the executor would try again: its time is used up, or nobody saw why it ends.
+                why = work.jobs[report.job].why
+                _try(f"give up {report.uid}", self._out.executor.give_up, report.uid, why)
         for job in cancelled:
             _try(f"cancel job-{job}", self._out.executor.cancel, job, grace)
 

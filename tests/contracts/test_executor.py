@@ -53,6 +53,19 @@ def test_a_gated_attempt_starts_nothing(bench: Bench):
     assert not (bench.files / "ran").exists()
 
 
+def test_a_task_that_is_given_up_is_not_tried_again_and_its_dag_goes_on(bench: Bench):
+    order = an_order(a_task("train"), a_task("after", needs=["train"]), a_task("any", needs=["train"]))
+    bench.executor.submit(order)
+    (gated,) = bench.reports()
+
+    bench.executor.give_up(gated.uid, "used up its time")
+    bench.executor.give_up(gated.uid, "said twice")
+
+    assert bench.reports() == ()
+    bench.restart()
+    assert bench.reports() == ()
+
+
 def test_a_released_attempt_runs_on_the_named_node_and_ends_with_its_code(bench: Bench):
     bench.executor.submit(an_order(a_task("prep")))
 

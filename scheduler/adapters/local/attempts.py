@@ -19,7 +19,7 @@ from scheduler.jobs.order import JobOrder, TaskOrder
 from scheduler.jobs.reports import Phase, Report
 
 TAIL_LINES = 40
-WITHDRAWN = End(withdrawn=True)
+GIVEN_UP = 1  # the code of an attempt that was ended for good before it ran
 
 
 @dataclass(slots=True)
@@ -138,15 +138,19 @@ def read_job(folder: Path, ledger: Ledger) -> JobFiles | None:
     return job
 
 
-def withdraw(job: JobFiles, task: TaskName, number: int, now: datetime) -> None:
-    """Take a gated attempt away; the next one follows from it.
+def withdraw(job: JobFiles, task: TaskName, number: int, now: datetime, final: str = "") -> None:
+    """Take a gated attempt away; the next one follows from it, or none if there is a `final` message.
 
     Raises:
         Unavailable: the disk refused.
     """
-    files.write_once(job.folder / task / str(number) / "withdrawn.json", {"at": now.timestamp()})
-    job.attempts[task].append(WITHDRAWN)
+    files.write_once(job.folder / task / str(number) / "withdrawn.json", {"at": now.timestamp(), "final": final})
+    job.attempts[task].append(_withdrawn(final))
     job.derive()
+
+
+def _withdrawn(final: str) -> End:
+    return End(code=GIVEN_UP, message=final) if final else End(withdrawn=True)
 
 
 def close(job: JobFiles) -> None:
@@ -169,8 +173,8 @@ def _attempts(folder: Path, ledger: Ledger) -> list[Lease | End]:
     found: list[Lease | End] = []
     while True:
         attempt = folder / str(len(found) + 1)
-        if (attempt / "withdrawn.json").exists():
-            found.append(WITHDRAWN)
+        if (taken := files.read(attempt / "withdrawn.json")) is not None:
+            found.append(_withdrawn(str(taken.get("final", ""))))
         elif (lease := ledger.find(attempt)) is not None:
             found.append(lease)
         else:

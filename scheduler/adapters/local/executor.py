@@ -14,6 +14,7 @@ from scheduler.errors import Unavailable
 from scheduler.fleet.pool import HolderKind
 from scheduler.jobs.job import JobId, Uid
 from scheduler.jobs.order import JobOrder, TaskOrder
+from scheduler.jobs.outcomes import FINAL
 from scheduler.jobs.reports import Report
 from scheduler.ports import Clock
 
@@ -70,6 +71,15 @@ class LocalExecutor:
                 attempt = job.attempts[task][number - 1]
                 if isinstance(attempt, Lease):
                     self._stop(job, (attempt,), grace_s)
+
+    def give_up(self, uid: Uid, why: str) -> None:
+        """A gated attempt ends as a failure that nobody tries again."""
+        with self._state.turn:
+            self._take_office()
+            named = parse_uid(uid)
+            job = self._job(named[0]) if named else None
+            if named is not None and job is not None and job.gated(named[1]) == named[2]:
+                attempts.withdraw(job, named[1], named[2], self._clock(), f"{FINAL} {why}")
 
     def cancel(self, job: JobId, grace_s: float) -> None:
         """No new attempts; those that run are stopped."""
