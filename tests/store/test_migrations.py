@@ -61,7 +61,7 @@ def test_sqlite_is_opened_so_that_two_processes_may_share_it(url: str, pragma: s
         ("gpujob.sqlite3", "write sqlite:///PATH"),
         ("sqlite://", "names no file"),
         ("mysql+nothere://gpujob:hunter2@host/gpujob", "write sqlite:///PATH"),
-        ("postgresql+pg8000://gpujob:hunter2@host/gpujob", "Python package pg8000"),
+        ("postgresql+psycopg://gpujob:hunter2@host/gpujob", "Python package psycopg"),
     ],
 )
 def test_a_url_that_cannot_be_used_says_why_and_keeps_its_password(url: str, says: str):
