@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bot import settings as bot_settings
+from bot.manifest import MANIFEST
 from scheduler.configfile import load
 from scheduler.errors import BadInput
 from scheduler.settings import Settings, read
@@ -128,3 +130,20 @@ def test_a_file_that_is_not_there_is_said_so(tmp_path: Path):
 @pytest.mark.parametrize("name", ["GPUJOB__NODE__5__NAME", "GPUJOB__NODE__X__NAME", "GPUJOB__NODE__0"])
 def test_a_variable_that_names_no_place_is_refused(tmp_path: Path, name: str):
     assert name in faults(tmp_path, GOOD, **{name: "x"})
+
+
+def test_the_settings_that_we_ship_are_good_for_both_processes():
+    folder = Path(__file__).resolve().parent.parent.parent / "manifests"
+
+    found = read(load(folder / "gpujob.toml", {}))
+    bot = bot_settings.read(folder / "gpujob.toml", {})
+
+    assert found.services[0].mode == "manage"
+    assert found.database_url == bot.database_url
+    assert found.approval.approvers == bot.approvers
+
+
+def test_the_slack_manifest_that_we_ship_is_the_one_that_the_bot_prints():
+    folder = Path(__file__).resolve().parent.parent.parent / "manifests"
+
+    assert (folder / "slack-app.yaml").read_text() == MANIFEST
