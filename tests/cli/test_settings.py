@@ -136,7 +136,8 @@ def test_the_settings_that_we_ship_are_good_for_both_processes():
     folder = Path(__file__).resolve().parent.parent.parent / "manifests"
 
     found = read(load(folder / "gpujob.toml", {}))
-    bot = bot_settings.read(folder / "gpujob.toml", {})
+    tokens = {"GPUJOB__SLACK__BOT_TOKEN": "xoxb-playground", "GPUJOB__SLACK__APP_TOKEN": "xapp-playground"}
+    bot = bot_settings.read(folder / "gpujob.toml", tokens)
 
     assert found.services[0].mode == "manage"
     assert found.database_url == bot.database_url
