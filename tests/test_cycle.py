@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
 from scheduler.cycle import intake, notices
 from scheduler.cycle.turn import Cycle, Outside, Terms
-from scheduler.errors import Unavailable
+from scheduler.errors import Deposed, Unavailable
 from scheduler.fleet.calendar import Calendar
 from scheduler.fleet.services import Mode, Service
 from scheduler.jobs.admission import Rules
@@ -322,7 +323,32 @@ def test_metrics_that_do_not_answer_take_nothing_from_the_service():
     assert {copy.id for copy in lab.world.copies if copy.leaving_at is None} == before
 
 
-def test_a_second_scheduler_stays_passive():
+class Remembered:
+    """A lease as a process sees it that was stopped for a while: it still believes in its old token."""
+
+    def hold(self, owner: str, now: datetime, ttl_s: float) -> int | None:
+        return 1
+
+    def let_go(self, owner: str) -> None:
+        return
+
+
+def test_argo_r24_a_deposed_scheduler_neither_records_nor_acts():
+    lab = Lab()
+    lab.ask(Submit(text=ONE.format(gpus=4)))
+    lab.turns(1)
+    lab.world.advance(60)
+    assert lab.store.hold("scheduler-2", lab.world.now, 15.0) == 2
+    old = Cycle(replace(lab.cycle._out, leadership=Remembered()), lab.terms)
+
+    with pytest.raises(Deposed):
+        old.turn(old.observe(lab.world.now))
+
+    assert "executor.release" not in lab.world.calls
+    assert lab.told() == ["submitted"]
+
+
+def test_argo_r24_a_second_scheduler_stays_passive():
     lab = Lab()
     lab.ask(Submit(text=ONE.format(gpus=4)))
     lab.turns(1)

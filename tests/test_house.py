@@ -53,6 +53,23 @@ def test_mocks_and_patches_are_few():
     assert doubles / tests <= MOST_DOUBLES, f"{doubles} doubles in {tests} tests"
 
 
+def test_every_requirement_that_this_version_keeps_has_a_test_of_its_name():
+    names = "\n".join(path.read_text() for path in TESTS)
+    wanted = {
+        "vllm_r": {1, 2, *range(5, 31), 34, 35, 36},
+        "slk_": {*range(1, 21), 24, 25, 29, 30, 32, 34, 35, 36, 40, 54},
+        "argo_r": {22, 23, 24},
+    }
+    missing = [
+        f"test_{prefix}{number:02}_"
+        for prefix, numbers in wanted.items()
+        for number in sorted(numbers)
+        if f"def test_{prefix}{number:02}_" not in names
+    ]
+
+    assert missing == []
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sources apart, so that wrong imports can be planted."""
