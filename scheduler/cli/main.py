@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from scheduler.cli import asking, serving, showing
 from scheduler.cli.say import OUTSIDE, WRONG_USE, Say
@@ -14,6 +15,15 @@ from scheduler.configfile import load
 from scheduler.errors import BadInput, Unavailable
 from scheduler.settings import read
 from scheduler.wiring import environment
+
+
+class Add(Protocol):
+    """Adds one command to the parser."""
+
+    def __call__(
+        self, name: str, run: Callable[..., int], text: str, *, settings: bool = True
+    ) -> argparse.ArgumentParser: ...
+
 
 EPILOG = "Exit codes: 0 done, 1 the answer is no, 2 wrong use, 3 the outside did not answer."
 
@@ -61,13 +71,23 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--config", type=Path, help="the settings file (default: $GPUJOB_CONFIG, gpujob.toml)")
         return command
 
+    _add_serving(add)
+    _add_showing(add)
+    _add_asking(add)
+    return top
+
+
+def _add_serving(add: Add) -> None:
     serve = add("serve", serving.serve, "run the scheduler until it is told to stop")
     serve.add_argument("--observe-only", action="store_true", help="write plans down, act on nothing")
     add("migrate", serving.migrate, "bring the database's schema up to date")
     add("doctor", serving.doctor, "check everything outside, and say what to do")
 
+
+def _add_showing(add: Add) -> None:
     plan = add("plan", showing.plan, "what would be done now, and why")
     plan.add_argument("--snapshot", type=Path, help="plan on a kept snapshot instead of the world")
+    plan.add_argument("--at", metavar="TIME", help="plan again on what a turn saw then, such as 2026-12-01T03:00+09:00")
     plan.add_argument("--keep", type=Path, metavar="FILE", help="write the snapshot that was planned on")
     plan.add_argument("--explain", action="store_true", help="in sentences")
     add("windows", showing.windows, "which GPUs are idle, until when, and how sure")
@@ -85,6 +105,8 @@ def parser() -> argparse.ArgumentParser:
     status = add("status", showing.status, "one job: steps, runs, why it waits")
     status.add_argument("job", help="job-41, 41 or #41")
 
+
+def _add_asking(add: Add) -> None:
     check = add("check", asking.check, "whether a job file is good; every fault with its line", settings=False)
     check.add_argument("file", type=Path)
     add("schema", asking.schema, "the JSON Schema of the job file", settings=False)
@@ -106,4 +128,3 @@ def parser() -> argparse.ArgumentParser:
     rerun.add_argument("params", nargs="*", metavar="param.KEY=VALUE")
     for command in (submit, cancel, approve, deny, logs, rerun):
         command.add_argument("--as", dest="person", default="", metavar="USER", help="in whose name (default: yours)")
-    return top

@@ -38,11 +38,29 @@ _ALWAYS = datetime(2000, 1, 1, tzinfo=UTC)
 
 def plan(options: argparse.Namespace, say: Say, settings: Settings) -> int:
     """What would be done now and why."""
-    seen = _seen(settings) if options.snapshot is None else _kept_snapshot(options.snapshot)
+    if options.snapshot is not None:
+        seen = _kept_snapshot(options.snapshot)
+    elif options.at is not None:
+        seen = _turn_at(options.at, settings)
+    else:
+        seen = _seen(settings)
     planned = planner.plan(seen, settings.policy)
     if options.keep is not None:
         options.keep.write_text(json.dumps(to_plain(seen), indent=1, ensure_ascii=False), encoding="utf-8")
     return say.answer(_plan_plain(planned), _plan_lines(seen, planned, explain=options.explain))
+
+
+def _turn_at(text: str, settings: Settings) -> Snapshot:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadInput(f'--at "{text}": write a time such as 2026-12-01T03:00+09:00') from error
+    if at.tzinfo is None:
+        raise BadInput(f'--at "{text}" has no time zone; write it such as {text}+09:00')
+    kept = house(settings).store.turn(at.astimezone(UTC))
+    if kept is None:
+        raise BadInput(f"No turn is kept from before {text}; the last days are.")
+    return kept[0]
 
 
 def _kept_snapshot(path: Path) -> Snapshot:

@@ -63,6 +63,7 @@ class _Heard:
     started: list[Run] = field(default_factory=list)
     resumed: list[Run] = field(default_factory=list)
     preempted: list[Run] = field(default_factory=list)
+    lost: list[Run] = field(default_factory=list)
     moved_on: set[str] = field(default_factory=set)  # steps of which a task was done
 
 
@@ -162,7 +163,7 @@ def _ended(
     )
     _task_after(work, task, ended, outcome, now, seconds)
     if preempted:
-        heard.preempted.append(ended)
+        (heard.lost if outcome.verdict is Verdict.LOST else heard.preempted).append(ended)
     if outcome.verdict is Verdict.SUCCEEDED:
         heard.moved_on.add(task.step)
 
@@ -250,6 +251,8 @@ def _tell_runs(work: Work, job: Job, heard: _Heard, now: datetime) -> None:
         work.job(replace(work.jobs[job.id], started_at=heard.started[0].started_at or now, told_wait=""))
     if heard.preempted and not job.cancelled_by:
         work.tell(job.id, NoticeKind.PREEMPTED, now, notices.preempted(job, heard.preempted))
+    if heard.lost and not job.cancelled_by:
+        work.tell(job.id, NoticeKind.NODE_LOST, now, notices.node_lost(heard.lost))
     if heard.resumed:
         work.tell(job.id, NoticeKind.RESUMED, now, notices.resumed(heard.resumed))
 

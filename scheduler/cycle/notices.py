@@ -109,6 +109,11 @@ def preempted(job: Job, runs: Sequence[Run]) -> Mapping[str, Json]:
     }
 
 
+def node_lost(runs: Sequence[Run]) -> Mapping[str, Json]:
+    """Nobody saw how runs ended: their node went away, or the computer started anew. Their tasks run again."""
+    return {"node": ", ".join(_nodes(runs)), "tasks": [run.task for run in runs]}
+
+
 def step_done(step: str, tasks: Sequence[Task]) -> Mapping[str, Json]:
     """All tasks of a step are done."""
     return {"step": step, "tasks": len(tasks), "seconds": round(max(task.ran_s for task in tasks), 1)}
