@@ -7,7 +7,6 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from scheduler.cli import asking, serving, showing
 from scheduler.cli.say import OUTSIDE, WRONG_USE, Say
@@ -17,13 +16,7 @@ from scheduler.settings import read
 from scheduler.wiring import environment
 
 
-class Add(Protocol):
-    """Adds one command to the parser."""
-
-    def __call__(
-        self, name: str, run: Callable[..., int], text: str, *, settings: bool = True
-    ) -> argparse.ArgumentParser: ...
-
+Add = Callable[..., argparse.ArgumentParser]  # name, function, help text; settings=False: needs none
 
 EPILOG = "Exit codes: 0 done, 1 the answer is no, 2 wrong use, 3 the outside did not answer."
 
