@@ -15,7 +15,6 @@ from scheduler.errors import BadInput, Unavailable
 from scheduler.settings import read
 from scheduler.wiring import environment
 
-
 Add = Callable[..., argparse.ArgumentParser]  # name, function, help text; settings=False: needs none
 
 EPILOG = "Exit codes: 0 done, 1 the answer is no, 2 wrong use, 3 the outside did not answer."
