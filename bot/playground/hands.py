@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
 import secrets
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
 
 from bot.playground import payloads, people
 from bot.playground.arguments import Arguments
+from bot.playground.events import Events
+from bot.playground.eyes import Eyes, to_use
 from bot.playground.filling import Value, filled, shortcomings
 from bot.playground.people import Channel, User
 from bot.playground.refusal import Json, NotThere, Refusal
 from bot.playground.responses import answer
 from bot.playground.sockets import Acknowledged, Late, Sockets
 from bot.playground.stored_text import stored
-from bot.playground.views import checked, push, replace
-from bot.playground.workspace import Message, View, Workspace, elements
+from bot.playground.submission import ViewResult, follow
+from bot.playground.workspace import Message, View, Workspace
 
 TROUBLE = "We had some trouble connecting. Try again?"
-RETRY_AFTER_S = (0.0, 60.0, 300.0)  # an event that nobody acknowledged comes again
-EVENTS = frozenset({"app_mention", "app_home_opened"})  # what the app subscribes to, by its manifest
 SLACKBOT = "USLACKBOT"
-LOOK_S = 0.02  # `until` looks so often at what is not part of the workspace
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,31 +33,21 @@ class CommandResult:
     error: str | None = None  # what Slack itself shows
 
 
-@dataclass(slots=True, kw_only=True)
-class ViewResult:
-    """What became of a submitted view."""
-
-    acked_s: float | None = None
-    payload: Json | None = None
-    errors: dict[str, str] = field(default_factory=dict)  # block -> sentence under the field
-    closed: bool = False  # no view is open any more
-    updated: bool = False
-    error: str | None = None  # what Slack itself shows
-
-
-class Hands:
+class Hands(Eyes):
     """People at their screens."""
 
-    def __init__(self, workspace: Workspace, sockets: Sockets, *, speed: float, events: frozenset[str]) -> None:
-        self.workspace = workspace
+    def __init__(self, workspace: Workspace, sockets: Sockets, events: Events) -> None:
+        super().__init__(workspace)
         self.sockets = sockets
-        self.speed = speed
         self.events = events
         self.origin = ""
-        self.last_event: Json | None = None
         self._latest: dict[str, CommandResult] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         workspace.on_message.append(self._collect)
+
+    @property
+    def last_event(self) -> Json | None:
+        """The newest Events API callback that was sent."""
+        return self.events.last
 
     async def command(self, user: str, channel: str, text: str) -> CommandResult:
         """Type a slash command; `/gpujob` may be left out."""
@@ -97,7 +82,7 @@ class Hands:
         """Use a button, a select or a menu of a message; a question before it counts as answered yes."""
         person, room = self._person_in(user, channel)
         message = self._seen(person, room, ts)
-        block, element = _element(message.blocks, action_id, block_id)
+        block, element = to_use(message.blocks, action_id, block_id)
         result = self._latest[person.id] = CommandResult()
         url = self.workspace.new_response_url(person.id, room.id, message)
         payload = payloads.message_action(
@@ -127,7 +112,7 @@ class Hands:
         if view is None:
             raise NotThere(f"{person.name} has no open view")
         self._type(view, values or {})
-        block, element = _element(view.content["blocks"], action_id, block_id)
+        block, element = to_use(view.content["blocks"], action_id, block_id)
         chosen = filled(element, value)
         if element["type"] != "button":
             view.state.setdefault(block["block_id"], {})[action_id] = chosen
@@ -156,7 +141,7 @@ class Hands:
             return ViewResult(error=TROUBLE)
         result = ViewResult(acked_s=outcome.seconds, payload=outcome.payload)
         try:
-            self._follow(view, outcome.payload or {}, result)
+            follow(self.workspace, view, outcome.payload or {}, result)
         except Refusal as refusal:
             result.error = f"{TROUBLE} ({refusal.error}: {' '.join(refusal.messages)})"
         result.closed = not self.workspace.views[person.id]
@@ -178,7 +163,7 @@ class Hands:
         person = self.workspace.user(user)
         view = None if ts else self._top(person)
         blocks = view.content["blocks"] if view else self._seen(person, self.workspace.channel(channel), ts).blocks
-        block, element = _element(blocks, action_id, None)
+        block, element = to_use(blocks, action_id, None)
         payload = payloads.interaction("block_suggestion", person) | {
             "action_id": element["action_id"],
             "block_id": block["block_id"],
@@ -207,9 +192,9 @@ class Hands:
         self.workspace.add(message)
         direct = room.kind == "im" and people.U_GPUJOB in room.members
         if f"<@{people.U_GPUJOB}>" in named and not direct:
-            await self._event("app_mention", payloads.written("app_mention", message, room))
+            await self.events.happened("app_mention", payloads.written("app_mention", message, room))
         elif direct:
-            await self._event("message.im", payloads.written("message", message, room))
+            await self.events.happened("message.im", payloads.written("message", message, room))
         return message.as_slack()
 
     def upload(self, user: str, name: str, content: str) -> Json:
@@ -234,70 +219,16 @@ class Hands:
         home = self.workspace.homes.get(person.id)
         body: Json = {"type": "app_home_opened", "user": person.id, "tab": "home", "event_ts": self.workspace.new_ts()}
         body["channel"] = people.direct_message(person.id)
-        await self._event("app_home_opened", body | ({"view": home.as_slack()} if home else {}))
+        await self.events.happened("app_home_opened", body | ({"view": home.as_slack()} if home else {}))
 
     async def redeliver(self, *, attempt: int = 1, reason: str = "timeout") -> Acknowledged | Late:
         """Send the last event once more, with the same event id."""
-        if self.last_event is None:
-            raise NotThere("no event was sent yet")
-        return await self._send_event(self.last_event, attempt, reason)
-
-    def messages(self, channel: str) -> list[Json]:
-        """What stands in a channel, oldest first; replies stand in their threads alone."""
-        room = self.workspace.channel(self._room_id(channel))
-        found = self.workspace.messages[room.id]
-        return [message.as_slack() for message in found if message.thread_ts in {None, message.ts}]
-
-    def thread(self, channel: str, ts: str) -> list[Json]:
-        """A parent and its replies, oldest first."""
-        return [message.as_slack() for message in self.workspace.thread(self._room_id(channel), ts)]
-
-    def ephemerals(self, user: str) -> list[Json]:
-        """What one person alone can see, oldest first."""
-        found = self.workspace.ephemerals[self.workspace.user(user).id]
-        return [message.as_slack() | {"channel": message.channel} for message in found]
-
-    def open_view(self, user: str) -> Json | None:
-        """The view on top of a person's screen."""
-        view = self._top(self.workspace.user(user))
-        return view.as_slack() if view else None
-
-    def home(self, user: str) -> Json | None:
-        """The app's home tab of a person."""
-        view = self.workspace.homes.get(self.workspace.user(user).id)
-        return view.as_slack() if view else None
-
-    async def until(self, true: Callable[[], Any], timeout_s: float = 5.0) -> Any:
-        """Wait for something to be true; answers what `true` answered.
-
-        Raises:
-            TimeoutError: it was not in time.
-        """
-
-        async def wait() -> Any:
-            while not (found := true()):
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.workspace.news(), LOOK_S)
-            return found
-
-        return await asyncio.wait_for(wait(), timeout_s)
-
-    async def rest(self) -> None:
-        """End what still waits to be sent again."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        return await self.events.redeliver(attempt=attempt, reason=reason)
 
     def told(self, user: str, message: Message) -> None:
         """Count a message among the answers to a person's latest command or click."""
         if user in self._latest:
             self._latest[user].responses.append(message.as_slack())
-
-    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside; it ends with the playground."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _person_in(self, user: str, channel: str) -> tuple[User, Channel]:
         person = self.workspace.user(user)
@@ -305,20 +236,6 @@ class Hands:
         if person.id not in room.members:
             raise NotThere(f"{person.name} is not in {room.name}")
         return person, room
-
-    def _room_id(self, name: str) -> str:
-        return people.direct_message(name) if name in self.workspace.users else name
-
-    def _seen(self, person: User, room: Channel, ts: str) -> Message:
-        shown = [message for message in self.workspace.ephemerals[person.id] if message.ts == ts]
-        message = self.workspace.find(room.id, ts) or (shown[0] if shown else None)
-        if message is None:
-            raise NotThere(f"{person.name} sees no message {ts} in {room.name}")
-        return message
-
-    def _top(self, person: User) -> View | None:
-        stack = self.workspace.views[person.id]
-        return stack[-1] if stack else None
 
     def _with_ids(self, text: str) -> str:
         for user in self.workspace.users.values():
@@ -328,28 +245,8 @@ class Hands:
     def _type(self, view: View, values: dict[str, dict[str, Value]]) -> None:
         for block_id, actions in values.items():
             for action_id, value in actions.items():
-                block, element = _element(view.content["blocks"], action_id, block_id)
+                block, element = to_use(view.content["blocks"], action_id, block_id)
                 view.state.setdefault(block["block_id"], {})[action_id] = filled(element, value)
-
-    def _follow(self, view: View, reply: Json, result: ViewResult) -> None:
-        stack = self.workspace.views[view.user]
-        match reply.get("response_action"):
-            case None:
-                if view in stack:
-                    stack.remove(view)
-            case "clear":
-                stack.clear()
-            case "errors":
-                result.errors = _field_errors(view, reply.get("errors"))
-            case "update":
-                replace(self.workspace, view, checked(self.workspace, reply.get("view"), "modal", replaces=view))
-                result.updated = True
-            case "push":
-                push(self.workspace, view.user, checked(self.workspace, reply.get("view"), "modal"))
-                result.updated = True
-            case other:
-                raise Refusal("invalid_response_action", f"there is no response_action {other}")
-        self.workspace.changed()
 
     def _note(self, result: CommandResult, outcome: Acknowledged | Late) -> None:
         if isinstance(outcome, Late):
@@ -372,35 +269,3 @@ class Hands:
     def _collect(self, message: Message) -> None:
         if message.only_for and message.user != SLACKBOT:
             self.told(message.only_for, message)
-
-    async def _event(self, name: str, body: Json) -> None:
-        if name not in self.events:
-            return
-        self.last_event = payloads.event(body)
-        if isinstance(await self._send_event(self.last_event, 0, ""), Late):
-            self.in_background(self._send_again(self.last_event))
-
-    async def _send_again(self, event: Json) -> None:
-        for attempt, wait_s in enumerate(RETRY_AFTER_S, start=1):
-            await asyncio.sleep(wait_s / self.speed)
-            if isinstance(await self._send_event(event, attempt, "timeout"), Acknowledged):
-                return
-
-    async def _send_event(self, event: Json, attempt: int, reason: str) -> Acknowledged | Late:
-        return await self.sockets.send("events_api", event, answers=False, retry_attempt=attempt, retry_reason=reason)
-
-
-def _element(blocks: list[Json], action_id: str, block_id: str | None) -> tuple[Json, Json]:
-    for block in blocks:
-        for element in elements(block):
-            if element["action_id"] == action_id and block_id in {None, block["block_id"]}:
-                return block, element
-    names = [element["action_id"] for block in blocks for element in elements(block)]
-    raise NotThere(f"there is nothing to use named {action_id!r}; there are {', '.join(names) or 'none'}")
-
-
-def _field_errors(view: View, errors: Any) -> dict[str, str]:
-    fields = {block["block_id"] for block in view.content["blocks"] if block["type"] == "input"}
-    if not isinstance(errors, dict) or not errors or not errors.keys() <= fields:
-        raise Refusal("invalid_response_action", "errors must name block ids of input blocks")
-    return {block: str(sentence) for block, sentence in errors.items()}

@@ -12,8 +12,9 @@ from bot.playground import people
 from bot.playground.arguments import read
 from bot.playground.conversations import keep_upload
 from bot.playground.driving import Driving
+from bot.playground.events import EVENTS, Events
 from bot.playground.faults import FaultKind, Faults
-from bot.playground.hands import EVENTS, Hands
+from bot.playground.hands import Hands
 from bot.playground.rates import Rates
 from bot.playground.refusal import Json, Refusal
 from bot.playground.responses import respond
@@ -52,7 +53,8 @@ class Playground(Hands):
         self.port = port
         self.faults = Faults()
         workspace = Workspace(trigger_life_s=trigger_life_s)
-        super().__init__(workspace, Sockets(self.faults, workspace.changed, ack_s=ack_s), speed=speed, events=events)
+        sockets = Sockets(self.faults, workspace.changed, ack_s=ack_s)
+        super().__init__(workspace, sockets, Events(sockets, speed=speed, subscribed=events))
         self.rates = Rates(speed=speed, enforced=rate_limits)
         self.api = WebApi(workspace, self.sockets, self.faults, self.rates)
         self.story = Transcript(workspace.started_at, transcript)
@@ -93,7 +95,7 @@ class Playground(Hands):
     ) -> None:
         """Stop listening."""
         del kind, error, trace
-        await self.rest()
+        await self.events.rest()
         await self.sockets.end()
         if self._runner:
             await self._runner.cleanup()

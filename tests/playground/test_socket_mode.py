@@ -437,3 +437,19 @@ async def test_a_button_says_its_text_and_block(
 
     assert (heard[0]["actions"][0]["block_id"], heard[0]["actions"][0]["text"]) == ("decide", plain("OK"))
     assert (heard[0]["user"]["id"], heard[0]["message"]["ts"]) == (U_BO, ts)
+
+
+async def test_a_broken_line_is_noticed_on_both_sides(slack: Playground):
+    async with raw_socket(slack) as socket:
+        await slack.disconnect(abort=True)
+        await slack.until(lambda: slack.sockets.connected == 0)
+
+        assert (await socket.receive()).type in {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED}
+
+
+async def test_an_event_that_is_not_subscribed_is_not_sent(slack: Playground):
+    async with raw_socket(slack):
+        await slack.say(U_ANA, "D0ANA", "status")
+
+    assert slack.sockets.sent == []
+    assert [message["text"] for message in slack.messages("D0ANA")] == ["status"]
