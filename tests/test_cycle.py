@@ -265,6 +265,18 @@ steps:
     assert [run.task for run in lab.store.job_runs(JobId(1))] == ["train-0", "train-1", "evaluate"]
 
 
+def test_a_run_that_cannot_be_started_gets_another_chance():
+    lab = Lab(nodes={"node-1": 8})
+    lab.world.stuck = {"node-1"}
+    lab.ask(Submit(text=ONE.format(gpus=4)))
+    lab.turns(16)
+    assert lab.told() == ["submitted", "preempted"]
+    lab.world.stuck = set()
+    lab.turns(30)
+
+    assert lab.told() == ["submitted", "preempted", "started", "completed"]
+
+
 def test_observe_only_writes_plans_down_and_acts_on_nothing():
     lab = Lab(CHAT, observe_only=True)
     lab.ask(Submit(text=ONE.format(gpus=4)))

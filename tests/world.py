@@ -57,6 +57,7 @@ class Copy:
 class World:
     def __init__(self, nodes: Mapping[str, int], services: Sequence[Service] = (), *, save_s: float = 5.0) -> None:
         self.now = START
+        self.skew = timedelta()  # how far the scheduler's clock is ahead of the world's
         self.nodes = dict(nodes)
         self.services = {service.name: service for service in services}
         self.clients: dict[str, int] = {service.name: 0 for service in services}
@@ -70,6 +71,7 @@ class World:
         self.save_s = save_s
         self.load_s = 10.0  # a replica answers after so long
         self.unreachable: set[str] = set()  # names of ports that do not answer
+        self.stuck: set[str] = set()  # nodes on which nothing can be started
         self.silent: set[ReplicaId] = set()  # replicas whose metrics do not answer
         self.killed_after: int | None = None  # calls until the process dies
         self.calls: list[str] = []
@@ -107,6 +109,8 @@ class World:
 
     def release(self, uid: Uid, placement: Mapping[str, int]) -> None:
         self._call("executor", "release")
+        if placement.keys() & self.stuck:
+            raise Unavailable(f"{uid} cannot be started there")
         attempt = self._find(uid)
         if attempt is None or attempt.released_at is not None or attempt.ended_at is not None:
             return

@@ -14,7 +14,6 @@ from scheduler.jobs.job import (
     TERMINAL_JOB,
     TERMINAL_RUN,
     TERMINAL_TASK,
-    Intent,
     Job,
     JobId,
     JobState,
@@ -246,14 +245,15 @@ def _follow_the_dag(work: Work, job: Job, now: datetime) -> None:
 
 def _tell_runs(work: Work, job: Job, heard: _Heard, now: datetime) -> None:
     job = work.jobs[job.id]
-    if heard.started and job.started_at is None:
-        work.tell(job.id, NoticeKind.STARTED, now, notices.started(heard.started))
-        work.job(replace(work.jobs[job.id], started_at=heard.started[0].started_at or now, told_wait=""))
+    first = heard.started or heard.resumed
+    if first and job.started_at is None:
+        work.tell(job.id, NoticeKind.STARTED, now, notices.started(first))
+        work.job(replace(work.jobs[job.id], started_at=first[0].started_at or now, told_wait=""))
     if heard.preempted and not job.cancelled_by:
         work.tell(job.id, NoticeKind.PREEMPTED, now, notices.preempted(job, heard.preempted))
     if heard.lost and not job.cancelled_by:
         work.tell(job.id, NoticeKind.NODE_LOST, now, notices.node_lost(heard.lost))
-    if heard.resumed:
+    if heard.resumed and job.started_at is not None:
         work.tell(job.id, NoticeKind.RESUMED, now, notices.resumed(heard.resumed))
 
 
@@ -282,16 +282,3 @@ def _end_cancelled(work: Work, job_id: JobId, now: datetime, terms: notices.Term
         return
     work.move_job(job_id, JobState.CANCELLED, now, why=f"cancelled by {job.cancelled_by}")
     work.tell(job_id, NoticeKind.CANCELLED, now, notices.cancelled(work.jobs[job_id]))
-
-
-def over_time(work: Work, now: datetime) -> tuple[Uid, ...]:
-    """Runs whose task has used up the file's max_hours, over all its runs, and that nobody has asked to end."""
-    late = []
-    for run in work.runs.values():
-        limit = work.jobs[run.job].spec.max_hours
-        if limit is None or run.state in TERMINAL_RUN or run.intent is not Intent.NONE or run.started_at is None:
-            continue
-        ran = work.tasks[run.job][run.task].ran_s + (now - run.started_at).total_seconds()
-        if ran > limit * 3600:
-            late.append(run.uid)
-    return tuple(late)

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import ParamSpec
 
-from scheduler.cycle import confirm, intake, look, notices
+from scheduler.cycle import confirm, intake, intents, look
+from scheduler.cycle.acts import Acts
 from scheduler.cycle.hand_backs import HandBacks
 from scheduler.cycle.look import Fleet
 from scheduler.cycle.work import Work
-from scheduler.errors import Conflict, Unavailable
+from scheduler.errors import Conflict
 from scheduler.fleet import demand, pattern, replica_state, scaling
 from scheduler.fleet.calendar import Calendar
 from scheduler.fleet.demand import DemandMemory, ServiceDemand
 from scheduler.fleet.pattern import Pattern
 from scheduler.fleet.services import Service
-from scheduler.jobs import templates
-from scheduler.jobs.job import (
-    TERMINAL_JOB,
-    TERMINAL_RUN,
-    Intent,
-    Job,
-    JobId,
-    JobState,
-    Run,
-    RunState,
-    TaskState,
-)
-from scheduler.jobs.mail import NoticeKind
-from scheduler.jobs.reports import Phase, Report
+from scheduler.jobs.reports import Report
 from scheduler.jobs.waits import Wait, WaitReason
 from scheduler.planning import planner
 from scheduler.planning.plan import Plan, Release, ScaleDown, ScaleUp, TakeBack, TaskWait
@@ -52,16 +39,12 @@ from scheduler.ports import (
 
 log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-
 _PATTERN_DAYS = timedelta(days=14)
 _PATTERN_AGE = timedelta(minutes=10)
 _OBSERVED_EVERY = timedelta(minutes=10)  # also when nothing changed, so that gaps can be told from calm
 _KEEP_EVERY = timedelta(seconds=10)  # a turn without an action is kept so often
 _BOARD_EVERY = timedelta(seconds=10)
-_EARLIEST_STEP = timedelta(seconds=60)  # a probable start that moved by less is no news
 _REQUESTS_A_TICK = 100  # so that a flood of requests keeps no service waiting for its turn
-_QUIET_WAITS = frozenset({WaitReason.PREPARING, WaitReason.NEEDS_STEPS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +79,7 @@ class Cycle:
     def __init__(self, outside: Outside, terms: Terms) -> None:
         self._out = outside
         self._terms = terms
+        self._acts = Acts(outside.executor, outside.cluster, terms.policy.grace_s)
         self._memory = DemandMemory()
         self._pattern: Pattern | None = None
         self._pattern_at: datetime | None = None
@@ -168,15 +152,17 @@ class Cycle:
         if token is None:
             return None
         work = Work(self._out.store.live())
-        self._end_waits_that_are_over(work, now)
+        intents.end_overdue_waits(work, now, self._terms.policy)
         reports = self._confirm(work, now, token)
         seen = self.snapshot(work, fleet, reports)
         plan = planner.plan(seen, self._terms.policy)
         if self._terms.observe_only:
             self._write_down(work, seen, plan, token)
             return plan
-        self._record(work, seen, plan, token)
-        self._act(work, plan, reports, token, now)
+        self._record(work, seen, plan, reports, token)
+        self._acts.act(work, plan, reports)
+        if self._acts.hand_over(work, now, self._terms.house.terms.storage_root):
+            self._out.store.record(work.changes(), token)
         return plan
 
     def snapshot(self, work: Work, fleet: Fleet, reports: Sequence[Report]) -> Snapshot:
@@ -221,46 +207,23 @@ class Cycle:
             self._out.store.record(changes, token)
         return reports
 
-    def _end_waits_that_are_over(self, work: Work, now: datetime) -> None:
-        """Jobs that nobody approved in time, and jobs whose deadline passed before they ran."""
-        patience = timedelta(hours=self._terms.policy.approval_hours)
-        for job in list(work.jobs.values()):
-            if job.state is JobState.AWAITING_APPROVAL and now - job.submitted_at > patience:
-                _expire(work, job, now, f"nobody approved it within {patience.total_seconds() / 3600:g} hours")
-            elif (
-                job.state is JobState.WAITING
-                and job.started_at is None
-                and not work.runs_of(job.id)
-                and job.spec.deadline is not None
-                and now > job.spec.deadline
-            ):
-                _expire(work, job, now, "its deadline passed before GPUs were free")
-
-    def _record(self, work: Work, seen: Snapshot, plan: Plan, token: int) -> None:
+    def _record(self, work: Work, seen: Snapshot, plan: Plan, reports: Sequence[Report], token: int) -> None:
         now = plan.at
         changes: list[Change] = []
         for action in plan.actions:
             match action:
                 case TakeBack():
-                    _mean_to_stop(work, action, now)
+                    intents.stop(work, action, now)
                     changes += self._hand_backs.decided(action, seen, now)
                 case Release():
-                    _mean_to_start(work, action, now)
+                    intents.start(work, action, now)
                 case ScaleUp() | ScaleDown():
                     log.info("service=%s replicas=%d why=%s", action.service, action.replicas, action.why)
-        for uid in confirm.over_time(work, now):
-            work.run(
-                replace(
-                    work.runs[uid],
-                    state=RunState.STOPPING,
-                    intent=Intent.TIME_LIMIT,
-                    intent_at=now,
-                    intent_why="used up max_hours",
-                )
-            )
-        _stop_cancelled(work, now)
-        _tell_waits(work, plan, now)
-        _tell_deadlines(work, now)
+        intents.stop_late(work, now)
+        intents.stop_unstarted(work, reports, now, self._terms.policy)
+        intents.stop_cancelled(work, now)
+        intents.tell_waits(work, plan, now)
+        intents.tell_deadlines(work, now)
         changes += self._hand_backs.followed(work, seen, now)
         changes += self._bookkeeping(seen, plan, acted=True)
         changes = [*work.changes(), *changes]
@@ -274,7 +237,7 @@ class Cycle:
             for action in plan.actions
             if isinstance(action, Release)
         ]
-        _tell_waits(work, replace(plan, waits=(*plan.waits, *observing)), plan.at)
+        intents.tell_waits(work, replace(plan, waits=(*plan.waits, *observing)), plan.at)
         changes = [*work.changes(), *self._bookkeeping(seen, plan, acted=False)]
         if changes:
             self._out.store.record(changes, token)
@@ -298,174 +261,6 @@ class Cycle:
                 self._observed[wanted.service] = row
                 changes.append(row)
         return changes
-
-    def _act(self, work: Work, plan: Plan, reports: Sequence[Report], token: int, now: datetime) -> None:
-        """Whatever is left undone here is done again by the next turn."""
-        self._keep_asking(work, reports)
-        for action in plan.actions:
-            match action:
-                case TakeBack():
-                    _try(f"take back {action.uid}", self._out.executor.take_back, action.uid, action.grace_s)
-                case Release():
-                    _try(f"release {action.uid}", self._out.executor.release, action.uid, action.placement)
-                case ScaleUp():
-                    _try(
-                        f"scale {action.service}",
-                        self._out.cluster.scale,
-                        action.service,
-                        action.replicas,
-                        (),
-                        action.nodes,
-                    )
-                case ScaleDown():
-                    _try(
-                        f"scale {action.service}",
-                        self._out.cluster.scale,
-                        action.service,
-                        action.replicas,
-                        action.leave_first,
-                        (),
-                    )
-        self._hand_over(work, token, now)
-
-    def _keep_asking(self, work: Work, reports: Sequence[Report]) -> None:
-        """What earlier turns meant and the executor does not show yet: a process that died in between loses nothing."""
-        phases = {report.uid: report.phase for report in reports}
-        grace = self._terms.policy.grace_s
-        cancelled: set[JobId] = set()
-        for run in work.runs.values():
-            if run.state in TERMINAL_RUN:
-                continue
-            phase = phases.get(run.uid)
-            if run.intent is Intent.CANCEL:
-                cancelled.add(run.job)
-            elif run.intent is not Intent.NONE and phase not in {Phase.STOPPING, Phase.ENDED}:
-                _try(f"take back {run.uid}", self._out.executor.take_back, run.uid, grace)
-            elif run.intent is Intent.NONE and phase is Phase.GATED:
-                _try(f"release {run.uid}", self._out.executor.release, run.uid, run.placement)
-        cancelled |= {job.id for job in work.jobs.values() if job.cancelled_by}
-        for report in reports:
-            task = work.tasks[report.job][report.task]
-            if report.phase is Phase.GATED and task.state is TaskState.FAILED:
-                # We gave up a task that the executor would try again: its time is used up, or nobody saw why it ends.
-                why = work.jobs[report.job].why
-                _try(f"give up {report.uid}", self._out.executor.give_up, report.uid, why)
-        for job in cancelled:
-            _try(f"cancel job-{job}", self._out.executor.cancel, job, grace)
-
-    def _hand_over(self, work: Work, token: int, now: datetime) -> None:
-        """Jobs that may run become known to the executor; its gates keep them from running."""
-        for job in list(work.jobs.values()):
-            ready = job.state in {JobState.WAITING, JobState.RUNNING} and not job.cancelled_by
-            if not ready or job.handed_over or (job.spec.start_after is not None and job.spec.start_after > now):
-                continue
-            order = templates.fill(job.spec, job.id, self._terms.house.terms.storage_root)
-            if _try(f"submit {job.label}", self._out.executor.submit, order):
-                work.job(replace(job, handed_over=True))
-                self._out.store.record(work.changes(), token)
-
-
-def _try(what: str, call: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> bool:
-    try:
-        call(*arguments, **named)
-    except Unavailable as error:
-        log.warning("action=%r failed=%s, tried again at the next turn", what, error)
-        return False
-    return True
-
-
-def _expire(work: Work, job: Job, now: datetime, why: str) -> None:
-    for task in list(work.tasks[job.id].values()):
-        work.move_task(job.id, task.name, TaskState.CANCELLED, now)
-    work.move_job(job.id, JobState.EXPIRED, now, why=why)
-    work.tell(job.id, NoticeKind.EXPIRED, now, {"why": why})
-
-
-def _mean_to_stop(work: Work, action: TakeBack, now: datetime) -> None:
-    work.run(
-        replace(
-            work.runs[action.uid],
-            state=RunState.STOPPING,
-            intent=Intent.HAND_BACK,
-            intent_at=now,
-            intent_why=action.why,
-            for_service=action.service,
-        )
-    )
-
-
-def _mean_to_start(work: Work, action: Release, now: datetime) -> None:
-    attempt = work.attempts.get((action.job, action.task), 0) + 1
-    work.add_run(
-        Run(
-            uid=action.uid,
-            job=action.job,
-            task=action.task,
-            attempt=attempt,
-            placement=action.placement,
-            state=RunState.STARTING,
-            since=now,
-            window_until=action.until,
-        )
-    )
-    work.move_task(action.job, action.task, TaskState.RUNNING, now)
-    if work.jobs[action.job].state is not JobState.RUNNING:
-        job = work.jobs[action.job]
-        # `started_at` is set when its program is seen running; until then only its state moves.
-        work.job(replace(job, state=JobState.RUNNING, told_wait=""))
-
-
-def _stop_cancelled(work: Work, now: datetime) -> None:
-    for run in list(work.runs.values()):
-        by = work.jobs[run.job].cancelled_by
-        if by and run.state not in TERMINAL_RUN and run.intent is Intent.NONE:
-            work.run(
-                replace(
-                    run,
-                    state=RunState.STOPPING,
-                    intent=Intent.CANCEL,
-                    intent_at=now,
-                    intent_why=f"cancelled by {by}",
-                )
-            )
-
-
-def _tell_waits(work: Work, plan: Plan, now: datetime) -> None:
-    for waiting in plan.waits:
-        task = work.tasks[waiting.job][waiting.task]
-        if task.wait is None or _news(task.wait, waiting.wait):
-            work.task(replace(task, wait=waiting.wait))
-        job = work.jobs[waiting.job]
-        first_time = job.state is JobState.WAITING and not job.told_wait
-        if first_time and waiting.wait.reason not in _QUIET_WAITS:
-            work.tell(job.id, NoticeKind.WAITING, now, notices.waiting(waiting.wait))
-            work.job(replace(job, told_wait=str(waiting.wait.reason)))
-
-
-def _news(old: Wait, new: Wait) -> bool:
-    if replace(old, earliest=None) != replace(new, earliest=None):
-        return True
-    if old.earliest is None or new.earliest is None:
-        return old.earliest is not new.earliest
-    return abs(new.earliest - old.earliest) > _EARLIEST_STEP
-
-
-def _tell_deadlines(work: Work, now: datetime) -> None:
-    for job in list(work.jobs.values()):
-        deadline = job.spec.deadline
-        if deadline is None or job.told_deadline or job.state in TERMINAL_JOB:
-            continue
-        left = [look.left_s(job, task) for task in work.tasks[job.id].values() if task.state is not TaskState.DONE]
-        needs = max((seconds for seconds in left if seconds is not None), default=None)
-        if needs is not None and now + timedelta(seconds=needs) > deadline:
-            end = now + timedelta(seconds=needs)
-            work.tell(
-                job.id,
-                NoticeKind.DEADLINE_AT_RISK,
-                now,
-                {"deadline": deadline.isoformat(), "earliest_end": end.isoformat()},
-            )
-            work.job(replace(job, told_deadline=True))
 
 
 def _differs(old: ShowBoard, new: ShowBoard) -> bool:

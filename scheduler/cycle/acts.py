@@ -1,0 +1,106 @@
+"""Carrying out what was recorded; whatever is left undone is done again by the next turn."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import ParamSpec
+
+from scheduler.cycle.work import Work
+from scheduler.errors import Unavailable
+from scheduler.jobs import templates
+from scheduler.jobs.job import TERMINAL_RUN, Intent, JobId, JobState, TaskState
+from scheduler.jobs.reports import Phase, Report
+from scheduler.planning.plan import Plan, Release, ScaleDown, ScaleUp, TakeBack
+from scheduler.ports import Cluster, Executor
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+
+class Acts:
+    """The hands of a turn."""
+
+    def __init__(self, executor: Executor, cluster: Cluster, grace_s: float) -> None:
+        self._executor = executor
+        self._cluster = cluster
+        self._grace_s = grace_s
+
+    def act(self, work: Work, plan: Plan, reports: Sequence[Report]) -> None:
+        """What earlier turns meant and what this one means, in the order of the plan."""
+        self._keep_asking(work, reports)
+        for action in plan.actions:
+            match action:
+                case TakeBack():
+                    _try(f"take back {action.uid}", self._executor.take_back, action.uid, action.grace_s)
+                case Release():
+                    _try(f"release {action.uid}", self._executor.release, action.uid, action.placement)
+                case ScaleUp():
+                    _try(
+                        f"scale {action.service}",
+                        self._cluster.scale,
+                        action.service,
+                        action.replicas,
+                        (),
+                        action.nodes,
+                    )
+                case ScaleDown():
+                    _try(
+                        f"scale {action.service}",
+                        self._cluster.scale,
+                        action.service,
+                        action.replicas,
+                        action.leave_first,
+                        (),
+                    )
+
+    def _keep_asking(self, work: Work, reports: Sequence[Report]) -> None:
+        """What earlier turns meant and the executor does not show yet: a process that died in between loses nothing."""
+        phases = {report.uid: report.phase for report in reports}
+        grace = self._grace_s
+        cancelled: set[JobId] = set()
+        for run in work.runs.values():
+            if run.state in TERMINAL_RUN:
+                continue
+            phase = phases.get(run.uid)
+            if run.intent is Intent.CANCEL:
+                cancelled.add(run.job)
+            elif run.intent is not Intent.NONE and phase not in {Phase.STOPPING, Phase.ENDED}:
+                _try(f"take back {run.uid}", self._executor.take_back, run.uid, grace)
+            elif run.intent is Intent.NONE and phase is Phase.GATED:
+                _try(f"release {run.uid}", self._executor.release, run.uid, run.placement)
+        ended_early = {JobState.EXPIRED, JobState.FAILED}  # the executor may still hold gated attempts of theirs
+        cancelled |= {job.id for job in work.jobs.values() if job.cancelled_by or job.state in ended_early}
+        for report in reports:
+            task = work.tasks[report.job][report.task]
+            if report.phase is Phase.GATED and task.state is TaskState.FAILED:
+                # We gave up a task that the executor would try again: its time is used up, or nobody saw why it ends.
+                why = work.jobs[report.job].why
+                _try(f"give up {report.uid}", self._executor.give_up, report.uid, why)
+        for job in cancelled:
+            _try(f"cancel job-{job}", self._executor.cancel, job, grace)
+
+    def hand_over(self, work: Work, now: datetime, storage_root: str) -> bool:
+        """Jobs that may run become known to the executor; its gates keep them from running. True if one did."""
+        handed = False
+        for job in list(work.jobs.values()):
+            ready = job.state in {JobState.WAITING, JobState.RUNNING} and not job.cancelled_by
+            if not ready or job.handed_over or (job.spec.start_after is not None and job.spec.start_after > now):
+                continue
+            order = templates.fill(job.spec, job.id, storage_root)
+            if _try(f"submit {job.label}", self._executor.submit, order):
+                work.job(replace(job, handed_over=True))
+                handed = True
+        return handed
+
+
+def _try(what: str, call: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> bool:
+    try:
+        call(*arguments, **named)
+    except Unavailable as error:
+        log.warning("action=%r failed=%s, tried again at the next turn", what, error)
+        return False
+    return True
