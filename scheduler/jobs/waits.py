@@ -60,5 +60,5 @@ def sentence(wait: Wait) -> str:
         detail=wait.detail,
         short_by=wait.short_by,
         gpus="GPU" if wait.short_by == 1 else "GPUs",
-        held=f"; {wait.held_by} hold them" if wait.held_by else "",
+        held=f"; GPUs are held by {wait.held_by}" if wait.held_by else "",
     )

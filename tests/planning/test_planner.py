@@ -147,7 +147,7 @@ def test_a_small_task_starts_behind_a_large_one_that_does_not_fit():
     answer = decided(a_snapshot(pool, waiting=waiting))
 
     assert starts(answer) == [("small", {"node-1": 4})]
-    assert sentence(wait_of(answer, "large")) == "is 8 GPUs short; chat (4) hold them"
+    assert sentence(wait_of(answer, "large")) == "is 8 GPUs short; GPUs are held by chat (4)"
 
 
 def test_a_task_whose_gpus_others_took_in_this_turn_waits_behind_them():
@@ -162,7 +162,7 @@ def test_a_wait_says_how_many_gpus_are_missing_and_who_holds_them():
     pool = a_pool("node-1: 2 idle, 4 chat, 2 run:u-1", "node-2: 1 idle, 4 chat, 3 other")
     answer = decided(a_snapshot(pool, waiting=[a_task(gpus=6)], leases=[a_lease("u-1", "node-1: 2", job=7)]))
 
-    assert sentence(wait_of(answer)) == "is 4 GPUs short; chat (8), someone (3), job-7 (2) hold them"
+    assert sentence(wait_of(answer)) == "is 4 GPUs short; GPUs are held by chat (8), someone (3), job-7 (2)"
 
 
 def test_idle_gpus_that_are_not_lent_are_named_as_the_reserve():
@@ -170,7 +170,7 @@ def test_idle_gpus_that_are_not_lent_are_named_as_the_reserve():
 
     answer = decided(a_snapshot(pool, windows=[a_window("node-1", 4)], waiting=[a_task(gpus=8)]))
 
-    assert sentence(wait_of(answer)) == "is 4 GPUs short; a reserve for services (4) hold them"
+    assert sentence(wait_of(answer)) == "is 4 GPUs short; GPUs are held by a reserve for services (4)"
 
 
 def test_the_earliest_start_comes_from_runs_that_are_stopping():
