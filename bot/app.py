@@ -25,11 +25,13 @@ from bot import listeners, settings
 from bot.counter import Counter, Money
 from bot.courier import Courier
 from bot.desk import Desk
+from bot.files import Files
 from bot.manifest import MANIFEST
 from bot.outbound import Outbound, Refused, Sent
 from bot.people import People
 from bot.settings import BotSettings
 from bot.voice import Voice
+from bot.wishes import Wishes
 from scheduler.errors import BadInput, Unavailable
 from scheduler.store.mailbox import Mailbox
 
@@ -87,8 +89,9 @@ async def running(chosen: BotSettings, mailbox: Mailbox, clock: Clock) -> AsyncI
     me = await _me(outbound)
     desk = Desk(mailbox, People(outbound, chosen.approver_groups), clock)
     money = Money(currency=chosen.currency, per_gpu_hour=chosen.per_gpu_hour)
-    counter = Counter(desk, outbound, Voice(outbound), zone=chosen.zone, money=money)
-    courier = Courier(desk, outbound, channel=chosen.slack.channel, zone=chosen.zone)
+    files, voice = Files(outbound, chosen.slack.bot_token, chosen.slack.base_url), Voice(outbound)
+    counter = Counter(desk, outbound, Wishes(desk, voice), files, voice, zone=chosen.zone, money=money)
+    courier = Courier(desk, outbound, files, channel=chosen.slack.channel, zone=chosen.zone)
 
     async def authorize() -> AuthorizeResult:
         return me

@@ -15,7 +15,7 @@ SECTION = 2900  # Slack takes 3,000
 MESSAGE = 11_000  # all sections together; Slack refuses somewhere above 13,000
 BLOCKS = 48  # Slack takes 50
 FALLBACK_TEXT = 3900  # bytes of a message's top-level text
-_MENTION = re.compile(r"<@([UW]\w+)>")
+_MENTION = re.compile(r"(?: by )?<@([UW]\w+)>")
 
 
 class Act(StrEnum):
@@ -52,7 +52,7 @@ def message(text: str, blocks: Sequence[Block] = ()) -> Message:
         left -= size
         kept.append(block)
     # Slack notifies whom the text names, not whom the blocks name: a card or a list must ping nobody.
-    return Message(text=cut_bytes(_MENTION.sub(r"\1", text), FALLBACK_TEXT), blocks=tuple(kept))
+    return Message(text=cut_bytes(_MENTION.sub(_unnamed, text), FALLBACK_TEXT), blocks=tuple(kept))
 
 
 def section(text: str) -> Block:
@@ -119,6 +119,11 @@ def confirm(title: str, text: str, yes: str, no: str) -> Block:
 def plain(text: str, limit: int) -> Block:
     """Text in which nothing is parsed, not even `:words:` of emoji."""
     return {"type": "plain_text", "text": cut(clean(text), limit) or " ", "emoji": False}
+
+
+def _unnamed(mention: re.Match[str]) -> str:
+    # "Approved by U0BO." reads worse than "Approved."; the blocks have the name.
+    return "" if mention[0].startswith(" by ") else mention[1]
 
 
 def _size(block: Block) -> int:

@@ -19,18 +19,19 @@ def pool(board: Board | None, zone: ZoneInfo) -> Message:
     if board is None:
         return Message(text=words.NO_BOARD)
     total = (
-        f"*Pool* {moment(board.at, zone)}: {words.gpus(board.gpus)}; {board.serving} serve, {board.running} run jobs,"
-        f" {board.idle} idle, {board.unknown} unknown."
+        f"*Pool* {moment(board.at, zone)}: {words.gpus(board.gpus)}, {board.serving} with services,"
+        f" {board.running} with jobs, {board.idle} idle, {board.unknown} unknown."
     )
     services = [
-        f"• *{escape(service.name)}*: {service.have} replicas (needs {service.want}), {words.gpus(service.gpus)};"
-        f" {escape(cut(service.why, 200))}"
+        f"• *{escape(service.name)}*: {words.count(service.have, 'replica')} (needs {service.want}), "
+        f"{words.gpus(service.gpus)}; {escape(cut(service.why, 200))}"
         for service in board.services[:SHOWN]
     ]
-    windows = [_window(window, zone) for window in board.windows[:SHOWN]] or ["No GPU can be lent right now."]
+    windows = [_window(window, zone) for window in board.windows[:SHOWN]] or ["No GPUs can be lent right now."]
     if len(board.windows) > SHOWN:
         windows.append(f"… and {len(board.windows) - SHOWN} more")
-    queue = f"*Queue*: {board.waiting_tasks} tasks wait for {words.gpus(board.waiting_gpus)}."
+    waiting = words.count(board.waiting_tasks, "task waits", "tasks wait")
+    queue = f"*Queue*: {f'{waiting} for {words.gpus(board.waiting_gpus)}' if board.waiting_tasks else 'nothing waits'}."
     parts = [
         blocks.section(total),
         blocks.section("\n".join(["*Services*", *(services or ["none"])])),
@@ -50,13 +51,13 @@ def report(month: Month | None, name: str, failing: Sequence[str] = ()) -> Messa
         return Message(text=f"No job ran in {name}.")
     trend = "" if month.trend is None else f", {month.trend:+.0%} against the month before"
     lines = [
-        f"*{name}*: {month.jobs} jobs used {words.gpu_hours(month.gpu_hours)}{trend}.",
-        f"Kept {words.gpu_hours(month.kept_gpu_hours)}, lost {words.gpu_hours(month.lost_gpu_hours)}"
-        f" (restarts {month.restart_gpu_hours:,.1f}, endings {month.ending_gpu_hours:,.1f}).",
-        f"As much as {month.gpus_24h:,.1f} GPUs all day, or {month.gpus_12h:,.1f} GPUs for 12 hours a day.",
+        f"*{name}*: {words.count(month.jobs, 'job')} used {words.gpu_hours(month.gpu_hours)}{trend}.",
+        f"Kept work: {words.gpu_hours(month.kept_gpu_hours)}. Lost work: {words.gpu_hours(month.lost_gpu_hours)}."
+        f" Restarts: {words.gpu_hours(month.restart_gpu_hours)}. Endings: {words.gpu_hours(month.ending_gpu_hours)}.",
+        f"That is as much as {month.gpus_24h:,.2g} GPUs all day, or {month.gpus_12h:,.2g} GPUs for 12 hours a day.",
     ]
     if month.money:
-        lines.append(f"Elsewhere it would have cost about {month.money:,.2f} {escape(month.currency)}.")
+        lines.append(f"Elsewhere that would have cost about {month.money:,.2f} {escape(month.currency)}.")
     lines += [escape(cut(sentence, 300)) for sentence in failing]
     text = "\n".join(lines)
     return blocks.message(text, [blocks.section(text)])

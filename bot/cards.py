@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from bot import blocks, words
 from bot.blocks import Act, Block, Message
-from bot.slack_text import cut, escape, moment, tail
+from bot.slack_text import clean, cut, escape, moment, tail
 from scheduler.jobs import waits
 from scheduler.jobs.job import TERMINAL_JOB, TERMINAL_RUN, Job, JobState, Run, Task, TaskState
 from scheduler.jobs.mail import Answer
@@ -63,7 +63,7 @@ def job_list(jobs: Sequence[Job], page: int, more: bool, what: str, zone: ZoneIn
         turns.append(blocks.button(Act.PAGE, "Older", f"{what} page {page + 1}"))
     # One action_id may stand once in a block, so each button has a row of its own.
     parts = [*(blocks.section(line) for line in lines), *(blocks.actions([turn]) for turn in turns)]
-    return blocks.message(f"{len(jobs)} jobs, page {page}:\n" + "\n".join(lines), parts)
+    return blocks.message(f"{words.count(len(jobs), 'job')}, page {page}:\n" + "\n".join(lines), parts)
 
 
 def cancel_question(view: JobView) -> Message:
@@ -78,14 +78,21 @@ def cancel_question(view: JobView) -> Message:
     return blocks.message(text, [blocks.section(text), blocks.actions([press])])
 
 
-def log(label: str, answer: Answer) -> Message:
-    """The last lines of a run, shown as they are."""
+def log(label: str, answer: Answer, rest: str = "") -> Message:
+    """The last lines of a run, shown as they are; `rest` says where more of a long log is."""
     written = str(answer.detail.get("log") or "")
     if not answer.ok or not written.strip():
         return Message(text=escape(answer.text) if answer.text else words.NO_LOG)
     task = escape(str(answer.detail.get("task") or ""))
     title = f"{label} {task}: last lines of its output"
-    return blocks.message(title, [blocks.section(title), blocks.preformatted(tail(written, blocks.SECTION))])
+    parts = [blocks.section(title), blocks.preformatted(tail(written, blocks.SECTION))]
+    return blocks.message(f"{title} {rest}".strip(), [*parts, blocks.context(rest)] if rest else parts)
+
+
+def long_log(answer: Answer) -> str:
+    """The log, if it does not fit into a message; else ""."""
+    written = clean(str(answer.detail.get("log") or ""))
+    return written if answer.ok and len(written.strip()) > blocks.SECTION else ""
 
 
 def person(owner: str) -> str:
@@ -118,7 +125,7 @@ def _about(job: Job, zone: ZoneInfo) -> str:
 def _steps(view: JobView) -> str:
     lines = [_step(step.name, [task for task in view.tasks if task.step == step.name]) for step in view.job.spec.steps]
     if len(lines) > STEPS_SHOWN:
-        lines = [*lines[:STEPS_SHOWN], f"… and {len(lines) - STEPS_SHOWN} more steps"]
+        lines = [*lines[:STEPS_SHOWN], f"… and {words.count(len(lines) - STEPS_SHOWN, 'more step')}"]
     return "\n".join(lines) or "no steps"
 
 
@@ -143,7 +150,7 @@ def _progress(tasks: Sequence[Task]) -> str:
 
 def _ending(job: Job, zone: ZoneInfo) -> str:
     if job.state is JobState.AWAITING_APPROVAL:
-        return "Waits for an approver: " + escape(cut("; ".join(job.approval_why) or "its rules ask for one", 600))
+        return "Waits for an approver. " + escape(cut(" ".join(map(words.ended, job.approval_why)), 600))
     said = []
     if job.decided_by and job.decided_at is not None:
         verb = "Denied" if job.state is JobState.DENIED else "Approved"
@@ -160,34 +167,35 @@ def _waiting(view: JobView, zone: ZoneInfo) -> str:
     first = waiting[0]
     assert first.wait is not None
     when = f" Earliest start: {moment(first.wait.earliest, zone)}." if first.wait.earliest else ""
-    others = f" {len(waiting) - 1} more tasks wait." if len(waiting) > 1 else ""
-    return f"*{escape(first.name)}* {escape(cut(waits.sentence(first.wait), 600))}.{when}{others}"
+    others = f" {words.count(len(waiting) - 1, 'more task waits', 'more tasks wait')}." if len(waiting) > 1 else ""
+    return f"*{escape(first.name)}* {escape(words.ended(cut(waits.sentence(first.wait), 600)))}{when}{others}"
 
 
 def _places(runs: Sequence[Run], zone: ZoneInfo) -> str:
     live = [run for run in runs if run.state not in TERMINAL_RUN]
     lines = [_place(run, zone) for run in live[:RUNS_SHOWN]]
     if len(live) > RUNS_SHOWN:
-        lines.append(f"… and {len(live) - RUNS_SHOWN} more runs")
+        lines.append(f"… and {words.count(len(live) - RUNS_SHOWN, 'more run')}")
     return "\n".join(lines)
 
 
 def _place(run: Run, zone: ZoneInfo) -> str:
     nodes = ", ".join(f"{escape(node)} ({words.gpus(gpus)})" for node, gpus in run.placement.items())
-    until = f", window until {moment(run.window_until, zone)}" if run.window_until else ""
-    return f"*{escape(run.task)}* runs on {nodes} since {moment(run.since, zone)}{until}"
+    until = f", its GPUs are free until about {moment(run.window_until, zone)}" if run.window_until else ""
+    return f"*{escape(run.task)}* runs on {nodes} since {moment(run.since, zone)}{until}."
 
 
 def _work(runs: Sequence[Run], job: Job) -> str:
     kept = sum(run.kept_s * run.gpus for run in runs) / 3600
     lost = sum(run.lost_s * run.gpus for run in runs) / 3600
-    times = f" · preempted {job.preemptions} times" if job.preemptions else ""
+    times = f" · preempted {words.times(job.preemptions)}" if job.preemptions else ""
     return f"kept {words.gpu_hours(kept)} · lost {words.gpu_hours(lost)}{times}"
 
 
 def _loss(runs: Sequence[Run]) -> str:
     live = sum(1 for run in runs if run.state not in TERMINAL_RUN)
-    return f"{live} running tasks end; this cannot be undone." if live else "This cannot be undone."
+    ends = f"{words.count(live, 'running task ends', 'running tasks end')}. " if live else ""
+    return f"{ends}This cannot be undone."
 
 
 def _buttons(job: Job) -> list[Block]:

@@ -1,31 +1,32 @@
-"""Where people are served: each command, click and form, from the question to the answer. Decides nothing."""
+"""Where people are served: each question, form and mention, until the answer. Decides nothing."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from bot import boards, cards, commands, modals, words
+from bot import boards, cards, commands, modals, wishes, words
 from bot.blocks import Act, Message
 from bot.commands import Command, Group, Whose
-from bot.desk import WATCH_S, Desk
+from bot.desk import Desk
+from bot.files import Files, Unread
+from bot.modals import Faults, Filled, Uploaded
 from bot.outbound import Outbound, Refused, Sent
 from bot.slack_text import escape
 from bot.voice import Line, Voice
+from bot.wishes import Wish, Wishes
 from scheduler.errors import Unavailable
 from scheduler.jobs import jobfile, mail, usage
 from scheduler.jobs.job import TERMINAL_JOB, JobId, JobState, job_id
-from scheduler.jobs.mail import Answer, RequestId
+from scheduler.jobs.mail import Answer
 
 log = logging.getLogger("gpujob.bot.counter")
 
 PAGE = 10
-AGAIN_S = 10.0  # the same command text within this is the same wish
+LOG_LINES = 500  # what does not fit into the answer goes into a file
 _STATES = {
     Group.ANY: (),
     Group.WAITING: (JobState.SUBMITTED, JobState.AWAITING_APPROVAL, JobState.WAITING, JobState.PREEMPTED),
@@ -33,8 +34,6 @@ _STATES = {
     Group.DONE: tuple(sorted(TERMINAL_JOB)),
 }
 _LATE_TRIGGER = frozenset({"expired_trigger_id", "exchanged_trigger_id", "invalid_trigger_id", "trigger_expired"})
-
-Show = Callable[[Answer], Message]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,67 +45,65 @@ class Money:
 
 
 class Counter:
-    """Serves one wish at a time; many at once. Everything here runs after the acknowledgement."""
+    """Serves one question at a time; many at once. What changes something is a wish: see `wishes`."""
 
-    def __init__(self, desk: Desk, outbound: Outbound, voice: Voice, *, zone: ZoneInfo, money: Money) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        outbound: Outbound,
+        wishes: Wishes,
+        files: Files,
+        voice: Voice,
+        *,
+        zone: ZoneInfo,
+        money: Money,
+    ) -> None:
         self.voice = voice
+        self.wishes = wishes
         self._desk = desk
         self._outbound = outbound
+        self._files = files
         self._zone = zone
         self._money = money
-        self._watching: set[asyncio.Task[None]] = set()
-        self._recent: dict[tuple[str, str], tuple[float, asyncio.Task[RequestId]]] = {}
-        self._stopping = asyncio.Event()
 
-    async def stop(self, grace_s: float) -> None:
-        """Who still waits for an answer is told that the request is kept."""
-        self._stopping.set()
-        if self._watching:
-            await asyncio.wait(set(self._watching), timeout=grace_s)
-
-    async def serve(self, line: Line, command: Command, trigger: str, text: str) -> None:
-        """A typed command."""
+    async def serve(self, line: Line, command: Command, trigger: str) -> None:
+        """A typed command that changes nothing."""
         match command:
             case commands.OpenForm():
                 await self.open_form(line, trigger)
-            case commands.SubmitText(text=job, is_file=is_file):
-                await self._submit_text(line, f"command:{trigger}", job, text, is_file=is_file)
+            case commands.SubmitText():
+                faults = wishes.read_job(command).errors
+                await self.voice.say(line, Message(text=escape(jobfile.shown(faults))))
             case commands.CancelJob(job=job):
                 await self.voice.say(line, await self._cancel_question(job))
-            case commands.DecideJob(job=job, approve=approve, reason=reason):
-                await self.decide(line, f"command:{trigger}", job, approve=approve, reason=reason)
             case commands.ShowLogs(job=job, step=step):
                 await self._logs(line, f"command:{trigger}", job, step)
-            case commands.RerunJob(job=job, from_step=from_step, params=params):
-                body = mail.Rerun(job=job, from_step=from_step, params=params, channel=_home(line))
-                await self._ask(line, f"command:{trigger}", body, _told)
             case _:
                 await self.voice.say(line, await self._read(line, command))
 
-    async def press(
-        self, line: Line, act: Act, value: str, key: str, trigger: str, place: Line, *, replace: bool
-    ) -> None:
-        """A button; `place` is the message that it stands on."""
+    async def press(self, line: Line, act: Act, value: str, key: str, trigger: str, *, replace: bool) -> None:
+        """A button that changes nothing."""
         job = job_id(value)
         if act is Act.PAGE:
             await self.voice.say(line, await self._read(line, commands.parse(f"list {value}")), replace=replace)
-            return
-        if job is None:
+        elif job is None:
             await self.voice.say(line, Message(text=words.OLD_BUTTON))
-            return
-        match act:
-            case Act.APPROVE:
-                await self.decide(line, key, job, approve=True, replace=await self._is_private_copy(job, place))
-            case Act.DENY:
-                await self._open(line, trigger, modals.deny_form(job))
-            case Act.CANCEL:
-                await self._ask(line, key, mail.Cancel(job=job), _told, replace=replace)
-            case Act.LOGS:
-                await self._logs(line, key, job, "")
-            case Act.RERUN:
-                await self._ask(line, key, mail.Rerun(job=job, channel=_home(line)), _told)
-            case _:
-                await self.voice.say(line, await self._status(job))
+        elif act is Act.DENY:
+            await self._open(line, trigger, modals.deny_form(job))
+        elif act is Act.LOGS:
+            await self._logs(line, key, job, "")
+        else:
+            await self.voice.say(line, await self._status(job))
+
+    async def replaces(self, act: Act, job: JobId, place: Line, *, ephemeral: bool) -> bool:
+        """Whether the answer to a click takes the place of the message with the button, which nobody needs any more."""
+        if act is Act.CANCEL:
+            return ephemeral
+        if act is not Act.APPROVE or not place.channel.startswith("D"):
+            return False
+        # A copy of the question in an approver's DM goes; the card itself is redrawn by the courier.
+        card = await self._desk.read(self._desk.mailbox.card, job)
+        return card is None or card.ts != place.thread_ts
 
     async def mention(self, line: Line, event: str, text: str) -> None:
         """The bot's name in a thread; an event that Slack sends again does nothing again."""
@@ -116,17 +113,16 @@ class Counter:
         job = await self._desk.read(self._desk.mailbox.job_in_thread, line.channel, line.thread_ts)
         command = commands.mention(f"{' '.join(verb)} {job}" if verb else "")
         if not verb or verb[0].lower() not in {"status", "logs", "cancel"}:
-            await self.voice.reply(line, Message(text=words.MENTION_ONLY))
+            await self.voice.say(line, Message(text=words.MENTION_ONLY))
         elif job is None:
-            await self.voice.reply(line, Message(text=words.NOTHING_SHOWN))
+            await self.voice.say(line, Message(text=words.NOTHING_SHOWN))
         elif isinstance(command, commands.ShowLogs):
             rest = text.rpartition(">")[2].split()[1:]
-            body = mail.Logs(job=job, step=rest[0] if rest else "")
-            await self._ask(line, f"event:{event}", body, lambda answer: cards.log(f"job-{job}", answer))
+            await self._logs(line, f"event:{event}", job, rest[0] if rest else "")
         elif isinstance(command, commands.CancelJob):
-            await self._say(line, await self._cancel_question(job))
+            await self.voice.say(line, await self._cancel_question(job))
         else:
-            await self._say(line, await self._status(job))
+            await self.voice.say(line, await self._status(job))
 
     async def open_form(self, line: Line, trigger: str) -> None:
         """The submit form: a loading view within the trigger's three seconds, the fields when the GPUs are known."""
@@ -138,88 +134,38 @@ class Counter:
         except Unavailable as error:
             log.warning("board_unavailable why=%s", error)
             board = None
-        form = modals.submit_form(board, _home(line), self._zone)
+        form = modals.submit_form(board, line.home, self._zone)
         outcome = await self._outbound.call("views.update", {"view_id": view, "view": form})
         # not_found: the person has closed it meanwhile, and knows.
         if not isinstance(outcome, Sent) and not (isinstance(outcome, Refused) and outcome.error == "not_found"):
             log.error("form_failed outcome=%s", outcome)
             await self.voice.say(line, Message(text=words.FORM_FAILED))
 
-    async def submit_file(self, line: Line, key: str, text: str, source: str) -> None:
-        """A whole job file."""
-        await self._ask(line, key, mail.Submit(text=text, channel=_home(line), source=source), _told)
-
-    async def decide(
-        self, line: Line, key: str, job: JobId, *, approve: bool, reason: str = "", replace: bool = False
-    ) -> None:
-        """Approve or deny; whether this person may is the scheduler's to say, at this moment."""
-        body = mail.Decide(job=job, approve=approve, reason=reason)
-        await self._ask(line, key, body, _told, replace=replace)
-
-    async def _submit_text(self, line: Line, key: str, job: str, typed: str, *, is_file: bool) -> None:
-        parsed = jobfile.parse(job) if is_file else jobfile.one_line(job)
-        if parsed.spec is None or parsed.errors:
-            await self.voice.say(line, Message(text=escape(jobfile.shown(parsed.errors))))
-            return
-        now = asyncio.get_running_loop().time()
-        self._recent = {wish: kept for wish, kept in self._recent.items() if now - kept[0] < AGAIN_S}
-        before = self._recent.get((line.user, typed))
-        if before is not None:
-            await self._await(line, await before[1], _again)
-            return
-        file = job if is_file else jobfile.dump(parsed.spec)
-        body = mail.Submit(text=file, channel=_home(line), source="file" if is_file else "one-liner")
-        sending = asyncio.create_task(self._desk.ask(key, line.user, body))
-        self._recent[line.user, typed] = (now, sending)
-        try:
-            request = await sending
-        except Unavailable:
-            # Nothing was taken in, so the same text again is a new wish.
-            self._recent.pop((line.user, typed), None)
-            raise
-        await self._await(line, request, _told)
+    async def read_upload(self, uploaded: Uploaded) -> Filled | Faults:
+        """The job file that a person uploaded in the form, checked."""
+        text = await self._files.read(uploaded.file)
+        if isinstance(text, Unread):
+            return Faults(by_block={modals.UPLOAD: text.why})
+        return modals.checked(text, uploaded.channel, modals.UPLOAD)
 
     async def _logs(self, line: Line, key: str, job: JobId, step: str) -> None:
-        await self._ask(line, key, mail.Logs(job=job, step=step), lambda answer: cards.log(f"job-{job}", answer))
+        async def show(answer: Answer) -> Message:
+            return await self._log(job, answer)
 
-    async def _ask(self, line: Line, key: str, body: mail.Body, show: Show, *, replace: bool = False) -> None:
-        await self._await(line, await self._desk.ask(key, line.user, body), show, replace=replace)
+        wish = Wish(key=key, body=mail.Logs(job=job, step=step, lines=LOG_LINES))
+        await self.wishes.follow(line, self.wishes.keep(line.user, wish), show)
 
-    async def _await(self, line: Line, request: RequestId, show: Show, *, replace: bool = False) -> None:
-        """The answer now, or the promise of one."""
-        answer = await self._desk.answer(request)
-        if answer is not None:
-            await self._say(line, show(answer), replace=replace)
-            return
-        self._watch(self._later(line, request, show))
-        await self._say(line, Message(text=words.TAKEN))
-
-    async def _later(self, line: Line, request: RequestId, show: Show) -> None:
-        waiting = asyncio.ensure_future(self._desk.answer(request, WATCH_S))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not waiting.done():
-            waiting.cancel()
-            await self._say(line, Message(text=words.RESTARTING))
-            return
-        try:
-            answer = waiting.result()
-        except Unavailable as error:
-            log.warning("answer_unreadable request=%s why=%s", request, error)
-            answer = None
-        await self._say(line, Message(text=words.LATE) if answer is None else show(answer))
-
-    def _watch(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
-
-    async def _say(self, line: Line, message: Message, *, replace: bool = False) -> None:
-        if line.thread_ts:
-            await self.voice.reply(line, message)
-        else:
-            await self.voice.say(line, message, replace=replace)
+    async def _log(self, job: JobId, answer: Answer) -> Message:
+        """The end of a log; a long one is in a file in the job's thread too, or a sentence says why not."""
+        written = cards.long_log(answer)
+        if not written:
+            return cards.log(f"job-{job}", answer)
+        name = words.log_file(f"job-{job}", str(answer.detail.get("task") or ""))
+        card = await self._desk.read(self._desk.mailbox.card, job)
+        if card is None:
+            return cards.log(f"job-{job}", answer, words.NO_THREAD_FOR_LOG)
+        why = await self._files.share(card.channel, card.ts, name, written)
+        return cards.log(f"job-{job}", answer, why or words.log_is_in(name))
 
     async def _open(self, line: Line, trigger: str, view: Any) -> str:
         """Opens a modal; its id, or "" after the person was told why not."""
@@ -294,23 +240,3 @@ class Counter:
             currency=self._money.currency,
         )
         return boards.report(next((found for found in months if found.month == name), None), name)
-
-    async def _is_private_copy(self, job: JobId, place: Line) -> bool:
-        """A copy of the question in an approver's DM; the card itself is redrawn by the courier."""
-        if not place.channel.startswith("D"):
-            return False
-        card = await self._desk.read(self._desk.mailbox.card, job)
-        return card is None or card.ts != place.thread_ts
-
-
-def _home(line: Line) -> str:
-    """The channel of a job that is submitted here; in somebody's DM there is none, the settings name one."""
-    return line.channel if line.channel.startswith(("C", "G")) else ""
-
-
-def _told(answer: Answer) -> Message:
-    return Message(text=escape(answer.text))
-
-
-def _again(answer: Answer) -> Message:
-    return _told(answer) if answer.job is None else Message(text=words.already_submitted(f"job-{answer.job}"))

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from bot import cards, news
 from bot.blocks import Message
 from bot.desk import Desk
+from bot.files import Files
 from bot.history import History
 from bot.outbound import Arguments, NotSent, Outbound, Outcome, Refused, Sent, Unsure
 from scheduler.errors import Unavailable
@@ -55,11 +56,15 @@ def places(notice: Notice, owner: str) -> tuple[str, ...]:
 
 
 class Courier:
-    """Carries what is in the outbox. A line (one job's thread, one person's DM) keeps its order; lines are apart."""
+    """Carries what is in the outbox. A line (one job's thread, one person's DM) keeps its order; lines are apart.
 
-    def __init__(self, desk: Desk, outbound: Outbound, *, channel: str, zone: ZoneInfo) -> None:
+    Only a DM waits for another line: what it speaks of stands in the job's card or thread first.
+    """
+
+    def __init__(self, desk: Desk, outbound: Outbound, files: Files, *, channel: str, zone: ZoneInfo) -> None:
         self._desk = desk
         self._outbound = outbound
+        self._files = files
         self._history = History(outbound)
         self._channel = channel
         self._zone = zone
@@ -99,7 +104,7 @@ class Courier:
         # Read before `due`: a line that ends in between would be walked again with what it has just delivered.
         busy = frozenset(self._lines)
         lines: defaultdict[str, list[Delivery]] = defaultdict(list)
-        for delivery in await self._desk.read(mailbox.due, 500):
+        for delivery in _in_turn(await self._desk.read(mailbox.due, 500)):
             lines[_line(delivery)].append(delivery)
         for name, deliveries in lines.items():
             self._start(name, busy, lambda deliveries=deliveries: self._walk(deliveries))  # type: ignore[misc]
@@ -176,7 +181,16 @@ class Courier:
                 return await self._settle(delivery, moved)
             card = moved
             outcome = await self._post(card.channel, message, metadata, thread_ts=card.ts)
-        return await self._settle(delivery, outcome)
+        settled = await self._settle(delivery, outcome)
+        if isinstance(outcome, Sent) and news.long_log(notice):
+            await self._share_log(card, notice)
+        return settled
+
+    async def _share_log(self, card: Card, notice: Notice) -> None:
+        why = await self._files.share(card.channel, card.ts, news.log_file(notice), news.long_log(notice))
+        if why:
+            said = {"channel": card.channel, "thread_ts": card.ts, "text": why}
+            await self._outbound.call("chat.postMessage", said, channel=card.channel)
 
     async def _deliver_dm(self, delivery: Delivery, view: JobView) -> bool:
         channel = await self._history.dm(delivery.place.removeprefix("dm:"))
@@ -321,6 +335,12 @@ class Courier:
         log.error("gave_up notice=%s place=%s error=%s", delivery.notice.id, delivery.place, error)
         await self._desk.read(self._desk.mailbox.gave_up, delivery.id, error)
         return True
+
+
+def _in_turn(due: Sequence[Delivery]) -> list[Delivery]:
+    """Without direct messages about what does not stand in its job's card or thread yet."""
+    first = {delivery.notice.id for delivery in due if not delivery.place.startswith("dm:")}
+    return [delivery for delivery in due if not delivery.place.startswith("dm:") or delivery.notice.id not in first]
 
 
 def _line(delivery: Delivery) -> str:

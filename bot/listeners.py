@@ -1,4 +1,4 @@
-"""What Slack sends us: acknowledged first, then handed to the counter; the only file with Bolt's decorators."""
+"""What Slack sends us: kept if it changes something, acknowledged, served; alone knows Bolt's decorators."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from slack_bolt.async_app import AsyncApp
 from slack_bolt.response import BoltResponse
 
-from bot import commands, modals, words
+from bot import commands, modals, wishes, words
 from bot.blocks import Act, Message
 from bot.counter import Counter
-from bot.modals import Faults
+from bot.modals import Faults, Filled, Uploaded
+from bot.slack_text import escape
 from bot.voice import Line, line_of
+from bot.wishes import Wish
 from scheduler.errors import Unavailable
+from scheduler.jobs import mail
+
+FETCH_S = 1.5  # a form waits so long for the file that was uploaded in it; Slack gives it three seconds in all
 
 log = logging.getLogger("gpujob.bot.listeners")
 
+T = TypeVar("T")
 Body = Mapping[str, Any]
 Ack = Callable[..., Awaitable[BoltResponse]]
 
@@ -47,7 +53,11 @@ async def _ignored() -> None:
 
 
 class Listeners:
-    """Each listener acknowledges before it does anything that can wait or fail."""
+    """Each listener acknowledges before it does anything that can wait or fail.
+
+    Only what somebody wants changed is written down before, for as long as `wishes` allows: who reads that all is
+    well types nothing again. See docs/decisions/0002-kept-before-the-ack.md.
+    """
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
@@ -55,44 +65,64 @@ class Listeners:
 
     async def stop(self, grace_s: float) -> None:
         """What was acknowledged is finished, or its person is told that it is kept."""
-        await self._counter.stop(grace_s)
+        await self._counter.wishes.stop(grace_s)
         if self._working:
             await asyncio.wait(set(self._working), timeout=grace_s)
 
     async def command(self, ack: Ack, body: Body) -> None:
         """`/gpujob ..`."""
+        text, trigger = str(body.get("text") or ""), str(body["trigger_id"])
+        line, command = line_of(body), commands.parse(text)
+        wish = wishes.of_command(command, line, f"command:{trigger}", text)
+        if wish is not None:
+            await self._work(line, self._grant(ack, line, wish))
+            return
         await ack()
-        line, command = line_of(body), commands.parse(str(body.get("text") or ""))
-        await self._work(line, self._counter.serve(line, command, body["trigger_id"], str(body.get("text") or "")))
+        await self._work(line, self._counter.serve(line, command, trigger))
 
     async def click(self, ack: Ack, body: Body) -> None:
         """One of our buttons."""
-        await ack()
         action, line = body["actions"][0], line_of(body)
         key = f"click:{action['action_ts']}:{line.user}:{action['action_id']}"
-        container = body.get("container") or {}
-        place = Line(user=line.user, channel=line.channel, thread_ts=str(container.get("message_ts") or ""))
-        replace = bool(container.get("is_ephemeral"))
         act, value = Act(action["action_id"]), str(action.get("value") or "")
-        await self._work(line, self._counter.press(line, act, value, key, body["trigger_id"], place, replace=replace))
+        container = body.get("container") or {}
+        ephemeral = bool(container.get("is_ephemeral"))
+        wish = wishes.of_click(act, value, line, key)
+        if wish is not None:
+            place = Line(user=line.user, channel=line.channel, thread_ts=str(container.get("message_ts") or ""))
+            await self._work(line, self._grant_click(ack, line, wish, act, place, ephemeral=ephemeral))
+            return
+        await ack()
+        await self._work(line, self._counter.press(line, act, value, key, body["trigger_id"], replace=ephemeral))
 
     async def submitted(self, ack: Ack, body: Body, view: Body) -> None:
         """The submit form; wrong values stay in it, each with a sentence."""
+        person, key = line_of(body).user, f"view:{view['id']}"
         read = modals.read_submit(view)
+        if isinstance(read, Uploaded):
+            reading = self._keep(asyncio.create_task(self._counter.read_upload(read)))
+            await asyncio.wait({reading}, timeout=FETCH_S)
+            if not reading.done():
+                await ack()
+                line = Line(user=person, channel=read.channel)
+                await self._work(line, self._grant_upload(line, key, reading))
+                return
+            read = reading.result()
         if isinstance(read, Faults):
             await ack(response_action="errors", errors=dict(read.by_block))
             return
-        await ack()
-        line = Line(user=line_of(body).user, channel=read.channel)
-        await self._work(line, self._counter.submit_file(line, f"view:{view['id']}", read.text, "form"))
+        line = Line(user=person, channel=read.channel)
+        await self._work(line, self._grant(ack, line, _submission(read, key)))
 
     async def denied(self, ack: Ack, body: Body, view: Body) -> None:
         """The reason of a denial."""
-        await ack()
         job, reason = modals.read_deny(view)
+        if job is None:
+            await ack()
+            return
         line = Line(user=line_of(body).user)
-        if job is not None:
-            await self._work(line, self._counter.decide(line, f"view:{view['id']}", job, approve=False, reason=reason))
+        wish = Wish(key=f"view:{view['id']}", body=mail.Decide(job=job, approve=False, reason=reason))
+        await self._work(line, self._grant(ack, line, wish))
 
     async def mention(self, body: Body, event: Body) -> None:
         """The bot's name in a message; Slack repeats events until it is sure, and other bots speak too."""
@@ -124,6 +154,28 @@ class Listeners:
             self._keep(asyncio.create_task(self._counter.voice.say(line, Message(text=words.broken(error_id)))))
         return BoltResponse(status=200, body="")
 
+    async def _grant(self, ack: Ack, line: Line, wish: Wish) -> None:
+        kept = self._counter.wishes.keep(line.user, wish)
+        await kept.settle()
+        await ack()
+        await self._counter.wishes.follow(line, kept)
+
+    async def _grant_click(self, ack: Ack, line: Line, wish: Wish, act: Act, place: Line, *, ephemeral: bool) -> None:
+        kept = self._counter.wishes.keep(line.user, wish)
+        await kept.settle()
+        await ack()
+        assert not isinstance(wish.body, mail.Submit)
+        replace = await self._counter.replaces(act, wish.body.job, place, ephemeral=ephemeral)
+        await self._counter.wishes.follow(line, kept, replace=replace)
+
+    async def _grant_upload(self, line: Line, key: str, reading: asyncio.Task[Filled | Faults]) -> None:
+        """The form is closed already, so faults of its file are told beside it."""
+        read = await reading
+        if isinstance(read, Faults):
+            await self._counter.voice.say(line, Message(text=escape("\n".join(read.by_block.values()))))
+            return
+        await self._counter.wishes.follow(line, self._counter.wishes.keep(line.user, _submission(read, key)))
+
     async def _work(self, line: Line, work: Coroutine[Any, Any, None]) -> None:
         task = self._keep(asyncio.create_task(work))
         try:
@@ -132,7 +184,11 @@ class Listeners:
             log.warning("database_unavailable why=%s", error)
             await self._counter.voice.say(line, Message(text=words.NO_DATABASE))
 
-    def _keep(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+    def _keep(self, task: asyncio.Task[T]) -> asyncio.Task[T]:
         self._working.add(task)
         task.add_done_callback(self._working.discard)
         return task
+
+
+def _submission(filled: Filled, key: str) -> Wish:
+    return Wish(key=key, body=mail.Submit(text=filled.text, channel=filled.channel, source="form"))

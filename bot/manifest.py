@@ -29,6 +29,7 @@ oauth_config:
       - chat:write
       - chat:write.public
       - commands
+      - files:read
       - files:write
       - groups:history
       - groups:read

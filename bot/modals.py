@@ -16,6 +16,7 @@ from scheduler.jobs import jobfile
 from scheduler.jobs.job import JobId, job_id
 from scheduler.jobs.mail import Board
 
+UPLOAD = "upload"  # the block with the uploaded file
 FACTORS = (1, 2, 4, 8, 16)  # GPUs of a node that people ask for
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
@@ -25,6 +26,14 @@ class Filled:
     """A form that can be sent: a whole job file, and the channel in which it was opened."""
 
     text: str
+    channel: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploaded:
+    """A form whose job file is still in Slack: `file` is Slack's word for it."""
+
+    file: Mapping[str, Any]
     channel: str
 
 
@@ -45,7 +54,7 @@ def submit_form(board: Board | None, channel: str, zone: ZoneInfo) -> Block:
     if board is not None and board.gpus == 0:
         return _modal(Act.SUBMIT_FORM, "Submit a job", [blocks.section(words.NO_GPUS)])
     parts = [
-        blocks.context("Fill in the fields, or paste a whole job file at the end; then the other fields do not count."),
+        blocks.context("Fill in the fields, or give a whole job file at the end; then the other fields do not count."),
         _input("name", "Name", hint="a-z, 0-9 and -, at most 40, starts with a letter", empty="solar-sft"),
         _input("image", "Docker image", empty="registry.example.com/nlp/train:1.4"),
         _input("command", "Command", hint="Program and arguments; quotes as in a shell", empty="python train.py"),
@@ -57,7 +66,8 @@ def submit_form(board: Board | None, channel: str, zone: ZoneInfo) -> Block:
         _input("checkpoint", "Saves its work every", hint="30m, 1h, or none", initial="30m"),
         _select("priority", "Priority", (("low", "low"), ("normal", "normal"), ("high", "high: needs approval")), 1),
         _input("team", "Team", empty="nlp"),
-        _input("job_file", "Job file", hint="YAML; a job of several steps or a sweep", lines=True),
+        _upload(),
+        _input("job_file", "Job file, pasted", hint="YAML; a job of several steps or a sweep", lines=True),
     ]
     return _modal(Act.SUBMIT_FORM, "Submit a job", parts, submit="Submit", metadata=channel)
 
@@ -68,10 +78,14 @@ def deny_form(job: JobId) -> Block:
     return _modal(Act.DENY_FORM, f"Deny job-{job}", parts, submit="Deny", metadata=str(job))
 
 
-def read_submit(view: Mapping[str, Any]) -> Filled | Faults:
+def read_submit(view: Mapping[str, Any]) -> Filled | Uploaded | Faults:
     """The job file that a submitted form stands for, checked; or what is wrong, at the field that it is wrong in."""
     typed = {block: _value(view, block) for block in view["state"]["values"]}
     channel = str(view.get("private_metadata", ""))
+    file = _file_of(view)
+    if file is not None:
+        both = Faults(by_block={UPLOAD: words.TWO_JOB_FILES})
+        return both if typed.get("job_file") else Uploaded(file=file, channel=channel)
     if typed.get("job_file"):
         text = typed["job_file"]
     else:
@@ -79,8 +93,13 @@ def read_submit(view: Mapping[str, Any]) -> Filled | Faults:
         if faults:
             return Faults(by_block=faults)
         text = _file(typed)
+    return checked(text, channel, "job_file" if typed.get("job_file") else "")
+
+
+def checked(text: str, channel: str, block: str = "") -> Filled | Faults:
+    """A job file, if it has no faults; else they stand at `block`, or each at the field that it speaks of."""
     errors = jobfile.parse(text).errors
-    return Faults(by_block=_blame(errors, view)) if errors else Filled(text=text, channel=channel)
+    return Faults(by_block=_blame(errors, block)) if errors else Filled(text=text, channel=channel)
 
 
 def read_deny(view: Mapping[str, Any]) -> tuple[JobId | None, str]:
@@ -91,13 +110,12 @@ def read_deny(view: Mapping[str, Any]) -> tuple[JobId | None, str]:
 _FIELDS = ("name", "image", "nodes", "gpus", "params", "estimate_hours", "max_hours", "checkpoint", "priority", "team")
 
 
-def _blame(errors: Sequence[jobfile.FileError], view: Mapping[str, Any]) -> Mapping[str, str]:
+def _blame(errors: Sequence[jobfile.FileError], given: str) -> Mapping[str, str]:
     """Faults of the whole job file, each at the field that it speaks of; the rest at the file or the command."""
-    pasted = bool(_value(view, "job_file"))
     by_block: dict[str, str] = {}
     for error in errors:
         named = next((block for block in _FIELDS if block in re.split(r"[.\[\]]", error.key)), "command")
-        block, sentence = ("job_file" if pasted else named), jobfile.shown((error,))
+        block, sentence = given or named, jobfile.shown((error,))
         by_block[block] = f"{by_block[block]}\n{sentence}" if block in by_block else sentence
     return {block: cut(sentence, 2000) for block, sentence in by_block.items()}
 
@@ -204,6 +222,27 @@ def _value(view: Mapping[str, Any], block: str) -> str:
     option = element.get("selected_option")
     chosen = option.get("value") if isinstance(option, Mapping) else element.get("value")
     return clean(str(chosen)).strip() if chosen is not None else ""
+
+
+def _file_of(view: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    element: Mapping[str, Any] = next(iter(view["state"]["values"].get(UPLOAD, {}).values()), {})
+    return next(iter(element.get("files") or ()), None)
+
+
+def _upload() -> Block:
+    return {
+        "type": "input",
+        "block_id": UPLOAD,
+        "label": blocks.plain("Job file, uploaded", 2000),
+        "hint": blocks.plain("YAML or JSON, at most 256 kB", 2000),
+        "element": {
+            "type": "file_input",
+            "action_id": UPLOAD,
+            "filetypes": ["yaml", "yml", "json", "txt"],
+            "max_files": 1,
+        },
+        "optional": True,
+    }
 
 
 def _input(block: str, label: str, *, hint: str = "", lines: bool = False, initial: str = "", empty: str = "") -> Block:

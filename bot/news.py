@@ -8,11 +8,12 @@ from zoneinfo import ZoneInfo
 
 from bot import blocks, words
 from bot.blocks import Act, Block, Message
-from bot.slack_text import cut, escape, moment, tail
+from bot.slack_text import clean, cut, escape, moment, tail
 from scheduler.jobs.mail import Json, Notice, NoticeKind
 
 EVENT_TYPE = "gpujob_notice"
 REASON = 700  # characters of one untrusted sentence; the whole of it is in the card or the log
+_NEXT = "as soon as enough GPUs are idle"
 _TOLD = ("reason", "saved_step", "from_step")  # repeated in the metadata, so that a reader of the history sees them
 
 
@@ -28,13 +29,25 @@ def metadata(notice: Notice, place: str) -> Mapping[str, object]:
 def in_thread(notice: Notice, zone: ZoneInfo) -> Message:
     """The reply in the job's thread."""
     said = _SAY[notice.kind](_Letter(notice.payload, zone))
-    return blocks.message(said, [blocks.section(said), *_log(notice)])
+    return blocks.message(said, [blocks.section(said), *_log(notice, words.log_follows)])
 
 
 def in_dm(notice: Notice, name: str, zone: ZoneInfo) -> Message:
     """The direct message; it names the job, and carries the buttons of a decision that is asked for."""
     said = f"*job-{notice.job}* {escape(name)}: {_SAY[notice.kind](_Letter(notice.payload, zone))}"
-    return blocks.message(said, [blocks.section(said), *_log(notice), *_decision(notice)])
+    return blocks.message(said, [blocks.section(said), *_log(notice, words.log_is_in), *_decision(notice)])
+
+
+def long_log(notice: Notice) -> str:
+    """The log that it carries, if that does not fit into a message; else ""."""
+    lines = notice.payload.get("log")
+    written = clean(lines) if isinstance(lines, str) else ""
+    return written if len(written) > blocks.SECTION else ""
+
+
+def log_file(notice: Notice) -> str:
+    """The name of the file with its log."""
+    return words.log_file(f"job-{notice.job}", str(notice.payload.get("task") or ""))
 
 
 class _Letter:
@@ -67,9 +80,11 @@ class _Letter:
         name = "" if value is None else str(value)
         return f"<@{name}>" if name[:1] in {"U", "W"} and name.isupper() else escape(cut(name, 80))
 
-    def nodes(self) -> str:
+    def where(self) -> str:
+        """`runs on node-1 with 4 GPUs`."""
         value = self._payload.get("nodes")
-        return escape(cut(", ".join(value), REASON)) if isinstance(value, Mapping) and value else "a node"
+        nodes = escape(cut(", ".join(value), REASON)) if isinstance(value, Mapping) and value else "a node"
+        return f"runs on {nodes} with {words.gpus(int(self.number('gpus')))}"
 
     def when(self, key: str) -> str:
         value = self._payload.get(key)
@@ -78,21 +93,36 @@ class _Letter:
         except ValueError:
             return escape(cut(str(value), 80))
 
-    def then(self, start: str, key: str, end: str = ".") -> str:
-        """A sentence that is said only if its key has a value."""
-        value = self.when(key) if key in {"earliest", "window_until", "earliest_end", "deadline"} else self.text(key)
-        return f" {start}{value}{end}" if value else ""
+    def until(self) -> str:
+        at = self.when("window_until")
+        return f" Its GPUs are free until about {at}." if at else ""
+
+    def said(self, key: str, start: str = "") -> str:
+        """A sentence of somebody else; "" if there is none."""
+        value = self.text(key)
+        return f" {start}{words.ended(value)}" if value else ""
+
+    def sentences(self, key: str) -> str:
+        value = self._payload.get(key)
+        entries = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
+        return escape(cut(" ".join(words.ended(str(entry)) for entry in entries if str(entry).strip()), REASON))
+
+    def used(self) -> str:
+        """What it cost, and what of that was lost."""
+        used, lost = self.number("used_gpu_hours"), self.number("lost_gpu_hours")
+        if not used:
+            return "It used no GPU-hours."
+        return f"It used {words.gpu_hours(used)}; {f'{words.gpu_hours(lost)} of that' if lost else 'nothing'} was lost."
 
 
 def _submitted(letter: _Letter) -> str:
-    asked = f"{words.gpus(int(letter.number('gpus')))}"
     hours = f", about {words.gpu_hours(letter.number('gpu_hours'))}" if letter.number("gpu_hours") else ""
-    warnings = letter.list("warnings")
-    return f"Submitted: {asked}{hours}.{f' Note: {warnings}' if warnings else ''}"
+    warnings = letter.sentences("warnings")
+    return f"Submitted: {words.gpus(int(letter.number('gpus')))}{hours}.{f' Note: {warnings}' if warnings else ''}"
 
 
 def _approval_needed(letter: _Letter) -> str:
-    return f"Needs approval: {letter.list('why') or 'the rules ask for it'}."
+    return f"Needs approval. {letter.sentences('why') or 'The rules ask for it.'}"
 
 
 def _approved(letter: _Letter) -> str:
@@ -100,88 +130,87 @@ def _approved(letter: _Letter) -> str:
 
 
 def _denied(letter: _Letter) -> str:
-    return f"Denied by {letter.people('by') or 'the rules'}.{letter.then('Reason: ', 'reason', '')}"
+    return f"Denied by {letter.people('by') or 'the rules'}.{letter.said('reason', 'Reason: ')}"
 
 
 def _waiting(letter: _Letter) -> str:
-    earliest = letter.then("Earliest start: ", "earliest") or " Nobody can say yet when it starts."
-    return f"Waits: {letter.text('reason') or 'others go first'}.{earliest}"
+    at = letter.when("earliest")
+    start = f"It starts at {at} at the earliest." if at else "Nobody can say yet when it starts."
+    return f"Waiting: it {words.ended(letter.text('reason') or 'lets others go first')} {start}"
 
 
 def _started(letter: _Letter) -> str:
-    return (
-        f"Started: {letter.text('task')} on {letter.nodes()}, {words.gpus(int(letter.number('gpus')))}."
-        f"{letter.then('The window lasts until ', 'window_until')}"
-    )
+    return f"Started: {letter.text('task') or 'it'} {letter.where()}.{letter.until()}"
 
 
 def _preempted(letter: _Letter) -> str:
-    who = letter.text("service") or "a service"
-    kept, lost = words.duration(letter.number("kept_s")), words.duration(letter.number("lost_s"))
-    return (
-        f"Preempted: {who} needed {words.gpus(int(letter.number('gpus')))}.{letter.then('', 'reason')}"
-        f" Kept {kept} of work, lost {lost}.{letter.then('Saved at step ', 'saved_step')}"
-        f"{letter.then('It probably goes on ', 'earliest') or ' It goes on in the next idle window.'}"
-    )
+    service, gpus = letter.text("service"), int(letter.number("gpus"))
+    if service:
+        who = f"{service} needed {words.gpus(gpus)} back." if gpus else f"{service} needed its GPUs back."
+    else:
+        who = words.ended(letter.text("reason") or "its GPUs were needed")
+    step, goes_on = letter.text("saved_step"), letter.when("earliest")
+    kept = words.duration(letter.number("kept_s")) if letter.number("kept_s") else ""
+    lost = words.duration(letter.number("lost_s")) if letter.number("lost_s") else ""
+    work = f"{f'{kept} of work kept' if kept else 'No work kept'}, {lost or 'none'} lost."
+    where = f" from step {step}" if step else ""
+    return f"Preempted: {who} {work} It goes on by itself{where}, {f'probably at {goes_on}' if goes_on else _NEXT}."
 
 
 def _resumed(letter: _Letter) -> str:
-    return (
-        f"Resumed: {letter.text('task')} on {letter.nodes()}, {words.gpus(int(letter.number('gpus')))}"
-        f"{letter.then('from step ', 'from_step', '')}.{letter.then('The window lasts until ', 'window_until')}"
-    )
+    step = letter.text("from_step")
+    start = f"Resumed from step {step}" if step else "Resumed"
+    return f"{start}: {letter.text('task') or 'it'} {letter.where()}.{letter.until()}"
 
 
 def _step_done(letter: _Letter) -> str:
-    return f"Step {letter.text('step')} is done after {words.duration(letter.number('seconds'))}."
+    return f"Step {letter.text('step')} is done after {words.duration(letter.number('seconds'))} of running."
 
 
 def _deadline_at_risk(letter: _Letter) -> str:
-    late = letter.when("earliest_end") or "an unknown time"
-    return f"The deadline {letter.when('deadline')} is at risk: it ends at {late} at the earliest."
+    at, deadline = letter.when("earliest_end"), letter.when("deadline")
+    ends = f"it ends at {at} at the earliest" if at else "nobody can say when it ends"
+    return f"Its deadline{f' {deadline}' if deadline else ''} is at risk: {ends}."
 
 
 def _node_lost(letter: _Letter) -> str:
-    return f"Node {letter.text('node')} was lost; {letter.list('tasks') or 'its tasks'} will run again elsewhere."
+    node = letter.text("node")
+    tasks = letter.list("tasks") or "what ran there"
+    return f"{f'Node {node}' if node else 'A node'} was lost. Runs again elsewhere: {tasks}."
 
 
 def _completed(letter: _Letter) -> str:
-    money = letter.number("money")
-    saved = f" Elsewhere this would have cost about {money:,.2f} {letter.text('currency')}." if money else ""
+    money, queue_s = letter.number("money"), letter.number("queue_s")
+    saved = f" Elsewhere that would have cost about {money:,.2f} {letter.text('currency')}." if money else ""
     times = int(letter.number("preemptions"))
+    waited = f"It waited {words.duration(queue_s)} for its start" if queue_s >= 1 else "It started at once"
     outputs = letter.pairs("outputs")
     return (
-        f"Completed: used {words.gpu_hours(letter.number('used_gpu_hours'))}, of which"
-        f" {words.gpu_hours(letter.number('lost_gpu_hours'))} were lost; {words.duration(letter.number('queue_s'))}"
-        f" in the queue; preempted {times} times.{saved}{f' Outputs: {outputs}' if outputs else ''}"
+        f"Completed. {letter.used()} {waited} and was {words.times(times) if times else 'never'} preempted.{saved}"
+        f"{f' Outputs: {outputs}' if outputs else ''}"
     )
 
 
 def _failed(letter: _Letter) -> str:
     code = letter.text("exit_code")
-    return (
-        f"Failed: {letter.text('task') or letter.text('step') or 'the job'}"
-        f"{f' ended with exit code {code}' if code else ''}.{letter.then('', 'why')}"
-        f" Used {words.gpu_hours(letter.number('used_gpu_hours'))},"
-        f" lost {words.gpu_hours(letter.number('lost_gpu_hours'))}."
-    )
+    task = letter.text("task") or letter.text("step") or "the job"
+    return f"Failed: {task} ended{f' with exit code {code}' if code else ''}.{letter.said('why')} {letter.used()}"
 
 
 def _cancelled(letter: _Letter) -> str:
-    return (
-        f"Cancelled by {letter.people('by') or 'the scheduler'}."
-        f" Used {words.gpu_hours(letter.number('used_gpu_hours'))},"
-        f" lost {words.gpu_hours(letter.number('lost_gpu_hours'))}."
-    )
+    return f"Cancelled by {letter.people('by') or 'the scheduler'}. {letter.used()}"
 
 
 def _expired(letter: _Letter) -> str:
-    return f"Expired: {letter.text('why') or 'its time ran out'}. Submit it again if you still need it."
+    return f"Expired: {words.ended(letter.text('why') or 'its time ran out')} Submit it again if you still need it."
 
 
-def _log(notice: Notice) -> list[Block]:
+def _log(notice: Notice, rest: Callable[[str], str]) -> list[Block]:
     lines = notice.payload.get("log")
-    return [blocks.preformatted(tail(lines, blocks.SECTION))] if isinstance(lines, str) and lines.strip() else []
+    if not isinstance(lines, str) or not lines.strip():
+        return []
+    shown = [blocks.preformatted(tail(lines, blocks.SECTION))]
+    return [*shown, blocks.context(rest(log_file(notice)))] if long_log(notice) else shown
 
 
 def _decision(notice: Notice) -> list[Block]:

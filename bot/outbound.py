@@ -19,7 +19,15 @@ Arguments = Mapping[str, Any]
 Made = Arguments | Callable[[], Awaitable[Arguments | None]]
 
 READS = frozenset(
-    {"conversations.history", "conversations.replies", "conversations.info", "usergroups.users.list", "users.info"}
+    {
+        "conversations.history",
+        "conversations.replies",
+        "conversations.info",
+        "files.getUploadURLExternal",
+        "files.info",
+        "usergroups.users.list",
+        "users.info",
+    }
 )
 # Said twice, these do no harm; everything else is never sent again after an unknown outcome.
 IDEMPOTENT = READS | {"chat.update", "chat.delete", "conversations.open", "views.update", "auth.test"}

@@ -25,6 +25,11 @@ class Line:
     response_url: str = ""  # Slack takes five answers within 30 minutes, wherever the person is
     thread_ts: str = ""
 
+    @property
+    def home(self) -> str:
+        """The channel of a job that is submitted here; in somebody's DM there is none, the settings name one."""
+        return self.channel if self.channel.startswith(("C", "G")) else ""
+
 
 def line_of(body: Mapping[str, Any]) -> Line:
     """The line of a command, a click or a form."""
@@ -40,7 +45,10 @@ class Voice:
         self._outbound = outbound
 
     async def say(self, line: Line, message: Message, *, replace: bool = False) -> None:
-        """The answer: by the response_url, else for this person alone in the channel, else as a direct message."""
+        """The answer: in the thread of the question, by the response_url, for one person in the channel, or in a DM."""
+        if line.thread_ts:
+            await self.reply(line, message)
+            return
         if line.response_url and await self._respond(line.response_url, message, replace=replace):
             return
         if line.channel and not line.response_url:

@@ -60,6 +60,10 @@ NO_GPUS = (
     "There is no GPU in the pool right now, so there is nothing to choose from. "
     "`/gpujob pool` shows why; a job without GPUs can be written in one line, see `/gpujob help submit`."
 )
+TWO_JOB_FILES = "A job file is uploaded here and another is pasted below. Leave one of them."
+NO_THREAD_FOR_LOG = (
+    "The beginning is cut; this job has no thread yet into which the whole could go. Ask again in a moment."
+)
 LOADING = "One moment, I am looking which GPUs are free …"
 NO_DATABASE = "The database does not answer. Nothing was changed; try again in a minute."
 SETTINGS = (
@@ -113,6 +117,54 @@ def broken(error_id: str) -> str:
     return f"Something broke on my side, and it is logged as error {error_id}. Nothing is half done; please try again."
 
 
+def file_too_large(name: str, size: int | None, limit: int) -> str:
+    """Unescaped; sizes in bytes, None if only more than the limit is known."""
+    has = "has more" if size is None else f"has {-(-size // 1024):,} kB"
+    return (
+        f"{name[:80]} {has}; a job file has at most {limit // 1024} kB."
+        " Keep data out of it: write where it lies, such as s3://bucket/key."
+    )
+
+
+def file_is_no_text(name: str) -> str:
+    """Unescaped."""
+    return f"{name[:80]} is no UTF-8 text. A job file is YAML or JSON; save it as UTF-8 and upload it again."
+
+
+def file_unread(why: str) -> str:
+    """`why` is Slack's word, or ours."""
+    if why == "missing_scope":
+        why = "it lacks the permission files:read; an operator installs the app again with `gpujob-bot manifest`"
+    return f"The app could not read the file: {why}. Paste the text into the field below instead."
+
+
+def log_file(label: str, task: str) -> str:
+    """The name of the file with the log of a task."""
+    return f"{label}-{task}.log" if task else f"{label}.log"
+
+
+def log_is_in(name: str) -> str:
+    """Where the rest of a log is that was cut."""
+    return f"The beginning is cut; {name} in the job's thread has more."
+
+
+def log_follows(name: str) -> str:
+    """Said in the thread itself, before the file is there."""
+    return f"The beginning is cut; {name} follows here."
+
+
+def log_not_shared(why: str) -> str:
+    """`why` is Slack's word, or ours."""
+    start = "The beginning is cut, and the file with more could not be put into the job's thread: "
+    if why in {"not_in_channel", "channel_not_found"}:
+        return f"{start}I am not in its channel. Invite me with `/invite @gpujob`, then ask for the logs again."
+    if why in {"file_uploads_disabled", "file_uploads_except_images_disabled"}:
+        return f"{start}this workspace takes no files from apps. `gpujob logs JOB` on the command line shows it."
+    if why == "missing_scope":
+        return f"{start}the app lacks files:write. An operator installs it again with `gpujob-bot manifest`."
+    return f"{start}{why}. Ask for the logs again."
+
+
 def help_text(topic: str) -> str:
     """All commands, or one of them."""
     if topic in TOPICS:
@@ -123,8 +175,10 @@ def help_text(topic: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
+    """`less than 1 s`, `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
     whole = int(seconds)
+    if whole < 1:
+        return "less than 1 s"
     if whole < 60:
         return f"{whole} s"
     minutes = whole // 60
@@ -137,11 +191,35 @@ def duration(seconds: float) -> str:
     return f"{days} d {hours} h" if hours else f"{days} d"
 
 
-def gpus(count: int) -> str:
-    """`1 GPU`, `4 GPUs`, `no GPU`."""
-    return "no GPU" if count == 0 else f"{count} GPU" if count == 1 else f"{count} GPUs"
+def count(number: int, one: str, many: str = "") -> str:
+    """`1 task`, `3 tasks`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def gpus(number: int) -> str:
+    """`1 GPU`, `4 GPUs`, `no GPUs`."""
+    return count(number, "GPU") if number else "no GPUs"
+
+
+def times(number: int) -> str:
+    """`once`, `twice`, `3 times`."""
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
 def gpu_hours(hours: float) -> str:
-    """`3.2 GPU-hours`."""
-    return f"{hours:,.1f} GPU-hours"
+    """`3.2 GPU-hours`; below one hour `6 GPU-minutes`."""
+    if hours <= 0:
+        return "0 GPU-hours"
+    minutes = hours * 60
+    if minutes >= 59.5:
+        return f"{hours:,.1f} GPU-hours"
+    if minutes < 0.1:
+        return "less than 0.1 GPU-minutes"
+    shown = f"{minutes:.0f}" if minutes >= 9.95 else f"{minutes:.1f}".removesuffix(".0")
+    return f"{shown} GPU-minute{'' if shown == '1' else 's'}"
+
+
+def ended(sentence: str) -> str:
+    """With one full stop, whoever wrote it."""
+    bare = sentence.rstrip()
+    return bare if bare.endswith((".", "!", "?", "…", "(cut)")) else f"{bare}."

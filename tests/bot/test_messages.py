@@ -114,7 +114,7 @@ def test_a_card_says_why_a_job_waits_and_until_when():
     wait = Wait(reason=WaitReason.GPUS, short_by=2, held_by="chat (16)", earliest=NOW + timedelta(hours=1))
 
     shown = str(cards.job_card(a_view(a_job(), a_task(wait=wait)), ZONE).blocks)
-    assert "is 2 GPUs short; chat (16) hold them" in shown
+    assert "is 2 GPUs short; GPUs are held by chat (16)" in shown
     assert "Earliest start: <!date^1796072400^" in shown
     assert "2026-12-01 06:00 KST" in shown
 
@@ -127,7 +127,7 @@ def test_a_card_says_where_a_job_runs_how_far_it_is_and_what_was_lost():
     shown = str(cards.job_card(view, ZONE).blocks)
     assert "42% loss=1.3" in shown
     assert "runs on node-1 (4 GPUs)" in shown
-    assert "kept 4.0 GPU-hours · lost 1.0 GPU-hours · preempted 1 times" in shown
+    assert "kept 4.0 GPU-hours · lost 1.0 GPU-hours · preempted once" in shown
 
 
 def test_a_swept_step_is_counted_by_state():
@@ -172,20 +172,26 @@ def test_a_notice_with_an_empty_payload_is_still_a_sentence(kind: NoticeKind):
         (
             NoticeKind.PREEMPTED,
             {"service": "chat", "gpus": 4, "kept_s": 5400, "lost_s": 120, "saved_step": 120, "reason": "traffic rose"},
-            "Preempted: chat needed 4 GPUs. traffic rose. Kept 1 h 30 min of work, lost 2 min. Saved at step 120.",
+            "Preempted: chat needed 4 GPUs back. 1 h 30 min of work kept, 2 min lost."
+            " It goes on by itself from step 120, as soon as enough GPUs are idle.",
         ),
         (
             NoticeKind.RESUMED,
             {"task": "sft", "nodes": {"node-1": 4}, "gpus": 4, "from_step": 120},
-            "Resumed: sft on node-1, 4 GPUs from step 120.",
+            "Resumed from step 120: sft runs on node-1 with 4 GPUs.",
         ),
         (
             NoticeKind.COMPLETED,
             {"used_gpu_hours": 8, "lost_gpu_hours": 1, "queue_s": 60, "money": 16, "currency": "USD", "preemptions": 2},
-            "Elsewhere this would have cost about 16.00 USD.",
+            "Completed. It used 8.0 GPU-hours; 1.0 GPU-hours of that was lost. It waited 1 min for its start and was"
+            " twice preempted. Elsewhere that would have cost about 16.00 USD.",
         ),
         (NoticeKind.FAILED, {"task": "sft", "exit_code": 1, "why": "out of memory"}, "sft ended with exit code 1."),
-        (NoticeKind.WAITING, {"reason": "2 GPUs short"}, "Waits: 2 GPUs short. Nobody can say yet when it starts."),
+        (
+            NoticeKind.WAITING,
+            {"reason": "is 2 GPUs short"},
+            "Waiting: it is 2 GPUs short. Nobody can say yet when it starts.",
+        ),
     ],
 )
 def test_a_notice_says_what_its_reader_needs(kind: NoticeKind, payload: dict[str, Any], words: str):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +15,9 @@ from scheduler.jobs.job import JobId
 from scheduler.jobs.mail import NoticeKind
 from scheduler.store.mailbox import Card, Mailbox
 from tests.bot.answering import Answering
+from tests.bot.bot_process import Process
 from tests.bot.conftest import Office, eventually, opened
 
-ROOT = Path(__file__).parents[2]
 ONE_LINE = "submit image=train:1 gpus=2 name=sft -- python t.py"
 
 
@@ -122,34 +119,6 @@ async def test_slk_54_a_command_that_was_just_acknowledged_is_finished_first(
 
     assert result.acked_s is not None
     assert "job-1 (sft) is submitted" in str(result.responses)
-
-
-class Process:
-    """The bot as it is started in production."""
-
-    def __init__(self, slack: Playground, url: str, folder: Path) -> None:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("GPUJOB")}
-        given = {
-            "GPUJOB__SLACK__BOT_TOKEN": slack.bot_token,
-            "GPUJOB__SLACK__APP_TOKEN": slack.app_token,
-            "GPUJOB__SLACK__BASE_URL": slack.base_url,
-            "GPUJOB__SLACK__CHANNEL": "C0GPU",
-            "GPUJOB__SLACK__POSTS_PER_SECOND": "50",
-            "GPUJOB__DATABASE__URL": url,
-            "PYTHONPATH": str(ROOT),
-        }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "bot.app", "serve"],
-            cwd=folder,
-            env=inherited | given,
-            stderr=subprocess.PIPE,
-        )
-
-    async def end(self, how: signal.Signals) -> tuple[int, str]:
-        """The exit code, and the log."""
-        self.process.send_signal(how)
-        _, log = await asyncio.wait_for(asyncio.to_thread(self.process.communicate), 15)
-        return self.process.returncode, log.decode()
 
 
 @pytest.mark.slow
