@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bot import commands, words
+from bot import blocks, commands, words
 from bot.blocks import Act, Message
 from bot.commands import Command
 from bot.desk import WATCH_S, Desk
-from bot.slack_text import escape
+from bot.slack_text import escape, named
 from bot.voice import Line, Voice
 from scheduler.errors import Unavailable
 from scheduler.jobs import jobfile, mail
@@ -161,7 +161,9 @@ class Wishes:
 
 
 async def _told(answer: Answer) -> Message:
-    return Message(text=escape(answer.text))
+    text = escape(answer.text)
+    shown = named(text)
+    return Message(text=text) if shown == text else blocks.message(shown, [blocks.section(shown)])
 
 
 async def _again(answer: Answer) -> Message:

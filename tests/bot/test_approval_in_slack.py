@@ -51,9 +51,10 @@ async def test_slk_10_of_two_approvers_at_once_one_decides(office: Office):
         *(office.slack.click(who, "C0GPU", card["ts"], "gpujob_approve") for who in ("U0BO", "U0CY"))
     )
     await eventually(lambda: bo.responses and cy.responses)
-    said = sorted(str(result.responses[0]["text"]) for result in (bo, cy))
+    said = sorted((result.responses[0] for result in (bo, cy)), key=lambda message: str(message["text"]))
     winner = office.scheduler.store.job(1).decided_by
-    assert said == [f"job-1 is already approved by {winner}.", "job-1 is approved."]
+    assert [message["text"] for message in said] == ["job-1 is already approved.", "job-1 is approved."]
+    assert f"already approved by <@{winner}>." in str(said[0]["blocks"])
 
 
 async def test_slk_11_a_click_of_somebody_else_changes_nothing_and_is_on_record(

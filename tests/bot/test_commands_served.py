@@ -14,6 +14,7 @@ from scheduler.jobs.job import JobState
 from scheduler.jobs.mail import BoardWindow, Cancel, Logs, Rerun, Submit
 from scheduler.store.mailbox import Mailbox
 from tests.bot.answering import Answering, now
+from tests.bot.before_slack import before_slack
 from tests.bot.conftest import Office, eventually, opened
 
 ONE_LINE = "submit image=train:1 gpus=2 name=sft -- python t.py"
@@ -182,6 +183,27 @@ async def test_slk_19_a_late_trigger_is_told_with_the_way_out(office: Office, er
     office.slack.faults.refuse("views.open", error)
 
     await office.said("U0ANA", "submit", words.TRY_AGAIN)
+
+
+async def test_slk_19_a_late_trigger_that_slack_calls_an_invalid_argument_is_told_too(
+    slack: Playground, scheduler: Answering, mailbox: Mailbox, url: str
+):
+    refused = {
+        "ok": False,
+        "error": "invalid_arguments",
+        "response_metadata": {"messages": ["trigger_id expired"]},
+    }
+    async with (
+        before_slack(slack, {"views.open": refused}) as base_url,
+        opened(slack, scheduler, mailbox, url, base_url=base_url) as office,
+    ):
+        await office.said("U0ANA", "submit", words.TRY_AGAIN)
+
+
+async def test_slk_19_a_form_that_slack_refuses_for_another_reason_is_not_called_late(office: Office):
+    office.slack.faults.refuse("views.open", "invalid_arguments")
+
+    await office.said("U0ANA", "submit", words.FORM_FAILED)
 
 
 async def test_slk_19_a_trigger_that_is_really_too_old_is_told_too(scheduler: Answering, mailbox: Mailbox, url: str):

@@ -285,3 +285,38 @@ async def test_slk_40_updates_that_had_to_wait_become_one_with_the_newest_state(
     updates = [arguments for method, arguments in office.slack.calls if method == "chat.update"]
     assert len(updates) == 2
     assert "completed" in updates[-1]["text"]
+
+
+async def test_a_dm_is_sent_only_after_its_notice_stands_in_the_thread(office: Office):
+    office.slack.faults.slow("chat.postMessage", 0.5, channel="C0GPU", times=2)
+    office.scheduler.approvers = ("U0BO",)
+    await office.slack.command("U0ANA", "C0GPU", "submit image=train:1 gpus=8 name=big priority=high -- python t.py")
+
+    (question,) = await eventually(lambda: office.slack.messages("U0BO"))
+    card = office.mailbox.card(JobId(1))
+    assert card is not None
+    assert kinds(office, card) == ["submitted", "approval_needed"]
+    thread = office.slack.thread(card.channel, card.ts)
+    assert thread[0]["ts"] < thread[1]["ts"] < question["ts"]
+
+
+async def test_a_thread_that_is_stuck_keeps_no_other_jobs_dm_waiting(office: Office):
+    stuck, free = await submitted(office, "C0GPU"), office.scheduler.submit(channel="C0NLP")
+    await eventually(lambda: office.mailbox.card(free))
+    office.slack.faults.server_error("chat.postMessage", channel="C0GPU", times=-1)
+    office.scheduler.tell(stuck.job, NoticeKind.COMPLETED)
+    office.scheduler.tell(free, NoticeKind.COMPLETED)
+
+    await eventually(lambda: office.notices("U0ANA"))
+    assert [payload["job"] for payload in office.notices("U0ANA")] == ["job-2"]
+    office.slack.faults.clear()
+    await eventually(lambda: len(office.notices("U0ANA")) == 2)
+    assert kinds(office, stuck) == ["submitted", "completed"]
+
+
+async def test_a_thread_that_takes_nothing_any_more_keeps_its_dm_from_nobody(office: Office):
+    card = await submitted(office)
+    office.slack.faults.refuse("chat.postMessage", "msg_too_long", channel="C0GPU", times=-1)
+    office.scheduler.tell(card.job, NoticeKind.FAILED, why="out of memory")
+
+    await eventually(lambda: [payload["kind"] for payload in office.notices("U0ANA")] == ["failed"])
