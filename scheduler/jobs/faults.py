@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import re
 from collections.abc import Iterable
@@ -18,6 +19,8 @@ _SECRET = re.compile(
 )
 _SOUNDS_SECRET = re.compile(r"secret|token|passw|api_?key|credential", re.IGNORECASE)
 HIDDEN = "(not shown)"
+MAX_FAULTS = 300  # told of; a file with more is not a job file
+_COMPARED = 200  # words; each takes microseconds, and a hostile file has thousands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,7 @@ def sounds_secret(text: str) -> bool:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """How a sentence about an unknown word ends: the nearest known one, or all of them."""
-    words = list(known)
+    words = list(itertools.islice(known, _COMPARED))
     close = difflib.get_close_matches(word[:100].lower(), words, n=1, cutoff=0.5)
     if close:
         return f"did you mean `{close[0]}`?"

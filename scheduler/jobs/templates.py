@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from scheduler.errors import BadInput
-from scheduler.jobs.faults import Fault, Path, dotted, nearest
+from scheduler.jobs.faults import MAX_FAULTS, Fault, Path, dotted, nearest
 from scheduler.jobs.flow import SpecTask, needs_first, task_names, tasks_of
 from scheduler.jobs.job import JobId, TaskName
 from scheduler.jobs.order import JobOrder, TaskOrder
@@ -17,7 +17,9 @@ from scheduler.jobs.spec import JobSpec, StepSpec, Value, spec_hash
 
 MAX_ARGUMENT = 100_000  # characters of one filled value; Linux takes at most 128 KiB in one argument
 MAX_FILLED = 16_000_000  # characters of a whole job
+MAX_FILLINGS = 400_000  # words, templates and parameters of all its tasks; each takes a microsecond or two
 
+_FAULTS_OF_A_TEXT = 20
 _TEMPLATE = re.compile(r"\{\{([^{}]*)\}\}")
 _REFERENCE = re.compile(
     r"params\.(?P<param>[\w-]+)|outputs\.(?P<output>[\w-]+)|steps\.(?P<step>[\w-]+)\.outputs\.(?P<of_step>[\w-]+)"
@@ -72,9 +74,18 @@ class _Filled:
 def check(spec: JobSpec) -> tuple[Fault, ...]:
     """Everything that would go wrong when the templates of this spec are filled; paths are those of the long form."""
     faults: dict[tuple[Path, str], Fault] = {}
-    size = 0
+    if _fillings(spec) > MAX_FILLINGS:
+        message = (
+            f"words, templates and parameters of all tasks together are more than {MAX_FILLINGS:,}; make smaller "
+            "sweeps, or shorter commands"
+        )
+        return (Fault(path=("steps",), value="", message=message),)
+    size = seen = 0
     for filled in _tasks(spec, "job-1", "s3://storage", {}):
         faults |= {(fault.path, fault.message): fault for fault in filled.faults}
+        seen += len(filled.faults)
+        if seen > MAX_FAULTS:
+            break  # of all tasks of a sweep, the first ones say it
         size += sum(map(len, filled.command)) + sum(map(len, filled.outputs.values()))
         if size > MAX_FILLED:
             message = f"the filled commands of this job are longer than {MAX_FILLED:,} characters; make smaller sweeps"
@@ -126,6 +137,17 @@ def transitive_needs(spec: JobSpec) -> Mapping[str, frozenset[str]]:
         known = [name for name in step.needs if name in needs]
         needs[step.name] = frozenset(known).union(*(needs[name] for name in known))
     return needs
+
+
+def _fillings(spec: JobSpec) -> int:
+    """What filling costs, without doing it."""
+    total = 0
+    for step in spec.steps:
+        texts = (*step.command, *step.outputs.values())
+        swept = max((len(values) for values in step.sweep or ()), default=0)
+        one_task = len(texts) + sum(text.count("{{") for text in texts) + len(spec.params) + swept
+        total += one_task * len(task_names(step))
+    return total
 
 
 def _tasks(spec: JobSpec, job: str, storage_root: str, kept: Kept) -> Iterator[_Filled]:
@@ -196,6 +218,8 @@ def _text(template: str, scope: _Scope, path: Path) -> _Text:
         end = match.end()
         if wrong:
             faults.append(Fault(path=path, value=match[0][:60], message=wrong))
+            if len(faults) == _FAULTS_OF_A_TEXT:
+                break
     text = "".join([*pieces, template[end:]])
     if "{{" in text and not faults:
         message = 'has a {{ that is no template; write "{{ NAME }}" with a name of: ' + ", ".join(_WORDS)

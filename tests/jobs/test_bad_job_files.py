@@ -16,7 +16,7 @@ EXPECTED = {
     "indentation": [(5, "", '"epochs: 3"', "check the indentation")],
     "two-documents": [(4, "", "---", "a job file is one document")],
     "twice": [(5, "image", '"train:2"', "first on line 3")],
-    "alias-bomb": [(8, "", "", "more than 100,000 values")],
+    "alias-bomb": [(8, "", "", "more than 20,000 values")],
     "not-a-job": [(1, "", "", "`gpujob: 1` first")],
     "version": [(1, "gpujob", "2", "must be 1")],
     "nothing-to-run": [(1, "command", "", "`command` for one step, or a list of `steps`")],

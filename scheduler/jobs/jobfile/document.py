@@ -24,7 +24,9 @@ from scheduler.jobs.spec import Value
 
 MAX_BYTES = 256_000
 MAX_DEPTH = 12
-MAX_VALUES = 100_000  # after aliases are replaced by what they stand for
+# A file is read while everything else waits: the library takes some 15 microseconds for each word and bracket.
+MAX_VALUES = 20_000  # after aliases are replaced by what they stand for
+MAX_READ = 30_000  # keys and values as they are written
 
 Plain = str | int | float | bool | None | list[Any] | dict[str, Any]
 
@@ -140,6 +142,7 @@ class _Builder:
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
         self._anchors: dict[str, _Node] = {}
+        self._read = 0
 
     def node_of(self, text: str) -> _Node:
         yaml = YAML(typ="safe", pure=True)
@@ -157,6 +160,10 @@ class _Builder:
         line = _line(event)
         if depth > MAX_DEPTH:
             raise _Unreadable(line, "", f"values are nested deeper than {MAX_DEPTH} levels; a job file needs 5")
+        self._read += 1
+        if self._read > MAX_READ:
+            message = f"the file has more than {MAX_READ:,} keys and values; move long lists into a file of the program"
+            raise _Unreadable(line, "", message)
         if isinstance(event, AliasEvent):
             if event.anchor not in self._anchors:
                 message = "no anchor of this name stands before it; quote the value if it only starts with *"

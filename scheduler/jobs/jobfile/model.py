@@ -26,12 +26,11 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from scheduler.jobs.faults import HIDDEN, Fault, Path, dotted, nearest, shown_value, sounds_secret
+from scheduler.jobs.faults import HIDDEN, MAX_FAULTS, Fault, Path, dotted, nearest, shown_value, sounds_secret
 from scheduler.jobs.jobfile import durations
 from scheduler.jobs.spec import Value
 
 MAX_STEPS = 200
-MAX_FAULTS = 300  # told of; a file with more is not a job file
 STEP_KEYS = ("gpus", "elastic", "nodes", "command", "outputs", "sweep", "parallel")  # of the short form
 
 _NAME = r"^[a-z][a-z0-9-]{0,39}$"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scheduler.jobs import flow, templates
-from scheduler.jobs.faults import Fault, Path, nearest, shown_value
+from scheduler.jobs.faults import MAX_FAULTS, Fault, Path, nearest, shown_value
 from scheduler.jobs.spec import JobSpec, StepSpec, Value
 
 SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh", "fish", "csh", "tcsh", "cmd", "powershell", "pwsh"})
@@ -17,7 +18,11 @@ _SECRET_KEY = re.compile(
 
 
 def faults(spec: JobSpec) -> Iterator[Fault]:
-    """Everything that is wrong; paths are those of the long form."""
+    """What is wrong, up to `MAX_FAULTS`; paths are those of the long form."""
+    return itertools.islice(_faults(spec), MAX_FAULTS)
+
+
+def _faults(spec: JobSpec) -> Iterator[Fault]:
     yield from _names(spec)
     for place, step in enumerate(spec.steps):
         path: Path = ("steps", place)
