@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobExecutionEvent
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -19,6 +20,7 @@ from scheduler.ports import Clock
 log = logging.getLogger(__name__)
 
 TAKE_IN_S = 0.25  # requests are answered this often, apart from the planning turn
+_ENOUGH_S = 0.5  # a tick that has answered requests for so long leaves the rest to the next: a turn may be waiting
 WATCHDOG_EXIT = 70  # the exit code of a process whose turns have stopped
 
 
@@ -45,7 +47,7 @@ class Service:
         self._give_up = give_up
         self._one_at_a_time = threading.Lock()
         self._stopping = threading.Event()
-        self._finished_at = clock()
+        self._finished_at = time.monotonic()  # the clock of the day may jump
         self.scheduler = BackgroundScheduler(
             timezone=UTC,
             job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
@@ -77,7 +79,8 @@ class Service:
     def _take_in(self) -> None:
         with self._one_at_a_time:
             try:
-                answered = self._cycle.take_in(self._clock())
+                until = time.monotonic() + _ENOUGH_S
+                answered = self._cycle.take_in(self._clock(), lambda: time.monotonic() > until)
             except (Unavailable, Deposed) as error:
                 log.warning("tick=take_in failed=%s", error)
                 return
@@ -85,35 +88,42 @@ class Service:
             self.hint()
 
     def _turn(self) -> None:
-        began = self._clock()
+        began = time.monotonic()
         try:
-            fleet = self._cycle.observe(began)
+            fleet = self._cycle.observe(self._clock())
             with self._one_at_a_time:
                 plan = self._cycle.turn(fleet)
         except (Unavailable, Deposed) as error:
             # The outside is away: that is known and said, and no reason to end the process.
             log.warning("tick=turn failed=%s", error)
-            self._finished_at = self._clock()
+            self._finished_at = time.monotonic()
             return
-        self._finished_at = self._clock()
-        took = (self._finished_at - began).total_seconds()
+        self._finished_at = time.monotonic()
         if plan is None:
             log.info("tick=turn passive, another scheduler leads")
         elif plan.actions:
+            took = self._finished_at - began
             log.info("tick=turn actions=%d waits=%d seconds=%.3f", len(plan.actions), len(plan.waits), took)
 
     def _watch(self) -> None:
-        limit = timedelta(seconds=self._ticks.watchdog_s)
-        while not self._stopping.wait(timeout=min(1.0, self._ticks.watchdog_s / 4)):
-            if overdue(self._finished_at, self._clock(), limit):
-                log.critical("watchdog: no turn finished since %s, this process ends", self._finished_at.isoformat())
+        look_s = min(1.0, self._ticks.watchdog_s / 4)
+        before = self._clock()
+        while not self._stopping.wait(timeout=look_s):
+            before = self._after_a_jump(before)
+            age_s = time.monotonic() - self._finished_at
+            if age_s > self._ticks.watchdog_s:
+                log.critical("watchdog: no turn finished for %.0f s, this process ends", age_s)
                 self._give_up(WATCHDOG_EXIT)
                 return
 
-
-def overdue(finished_at: datetime, now: datetime, limit: timedelta) -> bool:
-    """Whether the newest finished turn is too old."""
-    return now - finished_at > limit
+    def _after_a_jump(self, before: datetime) -> datetime:
+        """APScheduler waits until a time of day: when the clock goes back, its ticks would come that much later."""
+        now = self._clock()
+        if now < before:
+            log.warning("the clock went back by %.1f s", (before - now).total_seconds())
+            for tick in ("take_in", "turn"):
+                self.scheduler.modify_job(tick, next_run_time=now)
+        return now
 
 
 def _tell_trouble(event: JobExecutionEvent) -> None:

@@ -23,6 +23,7 @@ class FakeVllm:
         self._gate.set()
         self._meeting: threading.Barrier | None = None
         self._dripping: set[str] = set()
+        self._dripping_headers: set[str] = set()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
 
@@ -51,6 +52,10 @@ class FakeVllm:
         """Answers a byte now and then and never ends."""
         self._dripping.add(name)
 
+    def drip_headers(self, name: str) -> None:
+        """Sends a header now and then and never comes to the page."""
+        self._dripping_headers.add(name)
+
     def serve(self, handler: BaseHTTPRequestHandler) -> None:
         name = handler.path.split("/")[1]
         with self._lock:
@@ -71,9 +76,12 @@ class FakeVllm:
         body = self.pages.get(name, "").encode()
         handler.send_response(status)
         handler.send_header("Content-Type", "text/plain; version=1.0.0; charset=utf-8")
+        ended = threading.Event()
+        while name in self._dripping_headers and not ended.wait(0.02):
+            handler.send_header("X-More", "to come")
+            handler.flush_headers()
         if name in self._dripping:
             handler.end_headers()
-            ended = threading.Event()
             while not ended.wait(0.02):
                 handler.wfile.write(b"#")
                 handler.wfile.flush()

@@ -11,14 +11,14 @@ import pytest
 from scheduler.cycle import intake, notices
 from scheduler.cycle.turn import Cycle, Outside, Terms
 from scheduler.errors import Deposed, Unavailable
-from scheduler.fleet.calendar import Calendar
+from scheduler.fleet.calendar import Calendar, Hours
 from scheduler.fleet.services import Mode, Service
 from scheduler.jobs.admission import Rules
-from scheduler.jobs.job import JobId, JobState, RunState
-from scheduler.jobs.mail import Answer, Body, Cancel, Decide, Person, Rerun, Submit
+from scheduler.jobs.job import JobId, JobState, RunState, TaskName, Uid
+from scheduler.jobs.mail import Answer, Body, Cancel, Decide, Logs, Person, Rerun, Submit
 from scheduler.policy import Policy
 from scheduler.store.memory import MemoryStore
-from tests.world import Killed, World
+from tests.world import START, Killed, World
 
 CHAT = Service(name="chat", gpus_per_replica=4, max_num_seqs=8, min_replicas=1, max_replicas=3, mode=Mode.MANAGE)
 POLICY = Policy(
@@ -61,8 +61,8 @@ class Lab:
         self.terms = replace(self.terms, **terms)
         self.cycle = self.new_process()
 
-    def new_process(self) -> Cycle:
-        outside = Outside(
+    def outside(self) -> Outside:
+        return Outside(
             metrics=self.world,
             cluster=self.world,
             executor=self.world,
@@ -70,7 +70,9 @@ class Lab:
             store=self.store,
             leadership=self.store,
         )
-        self.cycle = Cycle(outside, self.terms)
+
+    def new_process(self) -> Cycle:
+        self.cycle = Cycle(self.outside(), self.terms)
         return self.cycle
 
     def ask(self, body: Body, by: str = "U_ANA") -> Answer:
@@ -195,6 +197,7 @@ def test_only_the_owner_and_approvers_cancel():
 
     assert not lab.ask(Cancel(job=JobId(1)), by="U_CY").ok
     assert lab.ask(Cancel(job=JobId(1)), by="U_BO").ok
+    lab.turns(1)
     assert lab.state() is JobState.CANCELLED
 
 
@@ -397,3 +400,68 @@ def test_killed_between_any_two_calls_nothing_is_lost_or_doubled(calls: int):
         assert run.ended_at is not None
         parts = run.kept_s + run.lost_s + run.restart_s + run.ending_s
         assert parts == pytest.approx((run.ended_at - run.since).total_seconds())
+
+
+class BrokenLogs:
+    """A reader with a bug, such as no adapter of ours should have."""
+
+    def tail(self, uid: Uid, lines: int) -> str:
+        raise RuntimeError("a bug")
+
+
+def test_a_request_that_meets_a_bug_keeps_nobody_else_waiting_and_is_turned_away():
+    lab = Lab()
+    lab.ask(Submit(text=ONE.format(gpus=1)))
+    lab.turns(3)
+    lab.cycle = Cycle(replace(lab.outside(), logs=BrokenLogs()), lab.terms)
+    broken = lab.store.send("broken", Person(id="U_ANA"), lab.world.now, Logs(job=JobId(1)))
+    fine = lab.store.send("fine", Person(id="U_ANA"), lab.world.now, Submit(text=ONE.format(gpus=1)))
+
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="a bug"):
+            lab.cycle.take_in(lab.world.now)
+    answered = lab.store.answer(fine)
+    lab.cycle.take_in(lab.world.now)
+
+    turned_away = lab.store.answer(broken)
+    assert answered is not None
+    assert answered.ok
+    assert turned_away is not None
+    assert "a fault in gpujob" in turned_away.text
+
+
+def test_a_tick_that_took_long_enough_leaves_the_rest_to_the_next():
+    lab = Lab()
+    for number in range(3):
+        lab.store.send(f"key-{number}", Person(id="U_ANA"), lab.world.now, Submit(text=ONE.format(gpus=1)))
+
+    lab.cycle.take_in(lab.world.now, lambda: True)
+
+    assert len(lab.store.open_requests()) == 2
+
+
+def test_a_job_that_was_handed_over_unseen_is_taken_from_the_executor_when_it_is_cancelled():
+    lab = Lab()
+    lab.ask(Submit(text=ONE.format(gpus=1)))
+    lab.world.dies_after_submit = True  # handed over, but nobody could write it down
+    with pytest.raises(Killed):
+        lab.turns(1)
+    lab.new_process()
+    lab.ask(Cancel(job=JobId(1)))
+    lab.turns(4)
+
+    assert lab.told() == ["submitted", "cancelled"]
+    assert [each.withdrawn for each in lab.world.attempts[JobId(1), TaskName("main")]] == [True]
+
+
+def test_when_the_hours_of_lending_close_runs_end_for_no_service_and_no_hand_back_is_kept():
+    hours = Calendar(timezone="UTC", windows=(Hours(opens=20 * 60, closes=20 * 60 + 1),))
+    lab = Lab(CHAT, calendar=hours)
+    lab.world.work_s["main"] = 300
+    lab.ask(Submit(text=ONE.format(gpus=1)))
+    lab.turns(16)
+
+    stopped = next(notice for notice in lab.store.notices() if notice.kind == "preempted")
+    assert stopped.payload["service"] == ""
+    assert stopped.payload["reason"] == "the hours in which GPUs may be lent are over"
+    assert lab.store.hand_backs(START) == ()

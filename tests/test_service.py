@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 
@@ -11,7 +12,7 @@ from apscheduler.triggers.cron import CronTrigger
 
 from scheduler.errors import Unavailable
 from scheduler.fleet.pool import Pool
-from scheduler.service import WATCHDOG_EXIT, Service, Ticks, overdue
+from scheduler.service import WATCHDOG_EXIT, Service, Ticks
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
 FAST = Ticks(turn_s=0.05, take_in_s=0.02, watchdog_s=5.0)
@@ -29,7 +30,7 @@ class Cycling:
         self.enough = 5
         self.hang: threading.Event | None = None
 
-    def take_in(self, now: datetime) -> bool:
+    def take_in(self, now: datetime, enough: Callable[[], bool]) -> bool:
         self.taken += 1
         asked, self.requests = self.requests, 0
         return asked > 0
@@ -132,9 +133,33 @@ def test_a_turn_that_hangs_is_noticed_by_the_watchdog():
     assert gave_up == [WATCHDOG_EXIT]
 
 
-@pytest.mark.parametrize(("age_s", "late"), [(59, False), (60, False), (61, True)])
-def test_a_turn_is_overdue_only_beyond_the_limit(age_s: int, *, late: bool):
-    assert overdue(NOW, NOW + timedelta(seconds=age_s), timedelta(seconds=60)) is late
+def turns_go_on(cycle: Cycling) -> bool:
+    cycle.finished.clear()
+    cycle.enough = cycle.turns + 3
+    return cycle.finished.wait(5)
+
+
+def test_a_clock_that_jumps_back_stops_no_ticks_and_one_that_jumps_ahead_ends_no_process():
+    cycle = Cycling()
+    cycle.enough = 3
+    gave_up: list[int] = []
+    ahead = timedelta()
+    service = Service(cycle, FAST, lambda: datetime.now(UTC) + ahead, give_up=gave_up.append)  # type: ignore[arg-type]
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    came = [cycle.finished.wait(10)]
+    ahead = timedelta(hours=2)
+    came.append(turns_go_on(cycle))
+    # APScheduler reads the clock by itself; this is what a jump back by two hours makes of its plans.
+    for tick in ("take_in", "turn"):
+        service.scheduler.modify_job(tick, next_run_time=datetime.now(UTC) + timedelta(hours=2))
+    ahead = timedelta()
+    came.append(turns_go_on(cycle))
+    service.stop()
+    thread.join(10)
+
+    assert came == [True, True, True]
+    assert gave_up == []
 
 
 def test_argo_r22_the_installed_apscheduler_gets_through_the_end_of_summer_time():

@@ -74,6 +74,7 @@ class World:
         self.stuck: set[str] = set()  # nodes on which nothing can be started
         self.silent: set[ReplicaId] = set()  # replicas whose metrics do not answer
         self.killed_after: int | None = None  # calls until the process dies
+        self.dies_after_submit = False  # once: the job is there, and its scheduler does not know
         self.calls: list[str] = []
 
     def advance(self, seconds: float) -> None:
@@ -106,6 +107,9 @@ class World:
         self._call("executor", "submit")
         self.orders.setdefault(order.job, order)
         self._open(order.job)
+        if self.dies_after_submit:
+            self.dies_after_submit = False
+            raise Killed
 
     def release(self, uid: Uid, placement: Mapping[str, int]) -> None:
         self._call("executor", "release")

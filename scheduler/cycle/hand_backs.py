@@ -21,7 +21,9 @@ class HandBacks:
         self._victims: dict[str, set[Uid]] = {}
 
     def decided(self, action: TakeBack, seen: Snapshot, now: datetime) -> list[Change]:
-        """A run was asked to end for a service."""
+        """A run was asked to end: for a service, or for none, as when the hours of lending are over."""
+        if not action.service:
+            return []
         demand = next((d for d in seen.demands if d.service == action.service), None)
         gpus = sum(action.placement.values())
         known = self._open.get(action.service)

@@ -52,6 +52,11 @@ class Desk:
             case Logs():
                 return [_settle(request, self._logs(body))]
 
+    def turn_away(self, request: Request) -> list[Change]:
+        """For a request that we cannot answer, and that is our fault."""
+        why = "Your request cannot be carried out because of a fault in gpujob. Tell an operator: its log says more."
+        return [_settle(request, _no(why)), self._audit(request, "refused", None, "a fault in gpujob")]
+
     def _submit(self, request: Request, body: Submit) -> list[Change]:
         parsed = jobfile.parse(body.text)
         if parsed.spec is None:
@@ -136,7 +141,8 @@ class Desk:
             text = f"{job.label} is being cancelled; its runs get time to save and end."
         else:
             text = f"{job.label} is cancelled."
-        if not job.handed_over:
+        # Once it may run, the executor may know it although nobody could write that down: the next turn ends it there.
+        if job.state is JobState.AWAITING_APPROVAL:
             for task in list(work.tasks[job.id].values()):
                 work.move_task(job.id, task.name, TaskState.CANCELLED, now)
             work.move_job(job.id, JobState.CANCELLED, now, why=f"cancelled by {request.by.id}")

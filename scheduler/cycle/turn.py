@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -12,12 +13,13 @@ from scheduler.cycle.acts import Acts
 from scheduler.cycle.hand_backs import HandBacks
 from scheduler.cycle.look import Fleet
 from scheduler.cycle.work import Work
-from scheduler.errors import Conflict
+from scheduler.errors import Conflict, Deposed, Unavailable
 from scheduler.fleet import demand, pattern, replica_state, scaling
 from scheduler.fleet.calendar import Calendar
 from scheduler.fleet.demand import DemandMemory, ServiceDemand
 from scheduler.fleet.pattern import Pattern
 from scheduler.fleet.services import Service
+from scheduler.jobs.mail import Request, RequestId
 from scheduler.jobs.reports import Report
 from scheduler.jobs.waits import Wait, WaitReason
 from scheduler.planning import planner
@@ -45,6 +47,7 @@ _OBSERVED_EVERY = timedelta(minutes=10)  # also when nothing changed, so that ga
 _KEEP_EVERY = timedelta(seconds=10)  # a turn without an action is kept so often
 _BOARD_EVERY = timedelta(seconds=10)
 _REQUESTS_A_TICK = 100  # so that a flood of requests keeps no service waiting for its turn
+_MOST_TRIES = 3  # of a request that breaks each tick, which is a bug; then it is turned away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,10 @@ class Terms:
     observe_only: bool = False
 
 
+def _never() -> bool:
+    return False
+
+
 class Cycle:
     """One scheduler. Callers see to it that `take_in` and `turn` do not overlap; `observe` may run beside `take_in`."""
 
@@ -88,14 +95,15 @@ class Cycle:
         self._board: ShowBoard | None = None
         self._nodes: dict[str, int] | None = None
         self._hand_backs = HandBacks()
+        self._tries: Counter[RequestId] = Counter()
 
     @property
     def owner(self) -> str:
         """In whose name it holds the lease."""
         return self._terms.owner
 
-    def take_in(self, now: datetime) -> bool:
-        """Answers every open request; True if a turn should follow soon."""
+    def take_in(self, now: datetime, enough: Callable[[], bool] = _never) -> bool:
+        """Answers open requests, at least one and then until it is `enough`; True if a turn should follow soon."""
         requests = self._out.store.open_requests()
         if not requests:
             return False
@@ -105,13 +113,26 @@ class Cycle:
         house = replace(self._terms.house, nodes=self._nodes)
         work = Work(self._out.store.live())
         desk = intake.Desk(work=work, store=self._out.store, logs=self._out.logs, house=house, now=now)
-        for request in requests[:_REQUESTS_A_TICK]:
-            try:
-                self._out.store.record(desk.take_in(request), token)
-            except Conflict as conflict:
-                # What was read is older than what is stored; the next tick reads anew.
-                log.warning("request=%s conflict=%s, decided anew at the next tick", request.id, conflict)
+        # One that broke a tick comes after all others: a bug that one request meets must not keep people waiting.
+        for request in sorted(requests, key=lambda request: self._tries[request.id])[:_REQUESTS_A_TICK]:
+            if not self._answer(desk, request, token) or enough():
                 break
+        return True
+
+    def _answer(self, desk: intake.Desk, request: Request, token: int) -> bool:
+        """False if what was read of the jobs is older than what is stored: the next tick reads anew."""
+        self._tries[request.id] += 1
+        try:
+            broken = self._tries[request.id] > _MOST_TRIES
+            self._out.store.record(desk.turn_away(request) if broken else desk.take_in(request), token)
+        except Conflict as conflict:
+            log.warning("request=%s conflict=%s, decided anew at the next tick", request.id, conflict)
+            del self._tries[request.id]
+            return False
+        except (Unavailable, Deposed):
+            del self._tries[request.id]
+            raise
+        del self._tries[request.id]
         return True
 
     def observe(self, now: datetime) -> Fleet:
@@ -199,7 +220,7 @@ class Cycle:
         return self._pattern
 
     def _confirm(self, work: Work, now: datetime, token: int) -> tuple[Report, ...]:
-        known = tuple(job.id for job in work.jobs.values() if job.handed_over)
+        known = tuple(job.id for job in work.jobs.values() if job.handed_over or job.cancelled_by)
         reports = self._out.executor.reports(known, now)
         confirm.confirm(work, reports, now, self._terms.policy, self._terms.house.terms)
         changes = work.changes()

@@ -168,7 +168,8 @@ def _remembered(
 ) -> tuple[tuple[datetime, int], ...]:
     """The wants with the newest; of equal ones in a row the first and the last are kept."""
     # Turns that did not happen prove nothing: the time of waiting starts anew.
-    if wants and (now - wants[-1][0]).total_seconds() > max(policy.busy_window_s, policy.stale_after_s):
+    # So does it when the clock went back.
+    if wants and not 0 <= (now - wants[-1][0]).total_seconds() <= max(policy.busy_window_s, policy.stale_after_s):
         wants = ()
     if len(wants) >= 2 and wants[-1][1] == wants[-2][1] == want:
         wants = wants[:-1]

@@ -160,8 +160,10 @@ class _Look:
         limit = max(self._policy.stale_after_s, self._interval_s)
         if newest.target is not Target.UP:
             return ReplicaState.DOWN, f"Its metrics cannot be read: {newest.error or newest.target}."
-        if age > limit:
-            return ReplicaState.DOWN, f"Its newest sample is {age:.0f} s old, the limit is {limit:.0f} s."
+        if abs(age) > limit:
+            old = f"{age:.0f} s old, the limit is {limit:.0f} s."
+            ahead = f"{-age:.0f} s ahead of our clock; set the clocks right."
+            return ReplicaState.DOWN, f"Its newest sample is {old if age > 0 else ahead}"
         if newest.vllm_series == 0:
             return ReplicaState.NO_VLLM_SERIES, (
                 "It answers without any vLLM series: remove --disable-log-stats, or set metrics.prefix to its prefix."

@@ -110,6 +110,31 @@ def test_vllm_r28_a_page_that_never_ends_is_down(vllm: FakeVllm):
     assert "did not answer within 0.3 s" in series.samples[-1].error
 
 
+def test_vllm_r28_headers_that_never_end_are_down_and_take_one_thread(vllm: FakeVllm):
+    vllm.drip_headers("chat-2")
+    replicas = [a_replica(name, url=vllm.url(name)) for name in ("chat-1", "chat-2")]
+
+    with reading(timeout_s=0.3) as metrics:
+        for second in (0, 10, 20):
+            well, endless = metrics.series(replicas, after(second))
+
+    assert [sample.target for sample in well.samples] == [Target.UP] * 3
+    assert [sample.target for sample in endless.samples] == [Target.DOWN] * 3
+    assert "did not answer within 0.3 s" in endless.samples[-1].error
+    assert vllm.scrapes["chat-2"] == 1
+
+
+def test_a_clock_that_goes_back_begins_anew(vllm: FakeVllm):
+    replica = a_replica("chat-1", url=vllm.url("chat-1"))
+
+    with reading(interval_s=10) as metrics:
+        metrics.series([replica], after(3600))
+        (series,) = metrics.series([replica], after(0))
+
+    assert vllm.scrapes["chat-1"] == 2
+    assert len(series.samples) == 1
+
+
 @pytest.mark.parametrize("status", [301, 404, 500, 503])
 def test_vllm_r28_every_status_but_200_is_down(vllm: FakeVllm, status: int):
     vllm.statuses["chat-1"] = status

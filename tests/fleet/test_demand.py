@@ -232,6 +232,17 @@ def test_the_sentence_says_until_when_replicas_are_kept():
     assert answer.why == "Its load needs 0; it has 4 (bounds 1 to 10). Keeps 4 until 22:15:10 UTC."
 
 
+def test_a_clock_that_goes_back_starts_the_time_of_waiting_anew():
+    turns = Turns(replace(CHAT, mode=Mode.MANAGE))
+    turns.turns(some(3), minutes(14))
+    turns.now -= timedelta(hours=1)
+
+    first = turns.turn(some(3))
+    later = turns.turns(some(3), minutes(16))
+
+    assert (first.want, later.want) == (3, 1)
+
+
 def test_it_is_lowered_no_further_than_the_highest_need_of_the_time():
     turns = Turns()
     turns.turns(some(4), minutes(7))

@@ -191,6 +191,13 @@ def test_vllm_r01_an_old_sample_says_nothing():
     assert (view.state, view.why) == (S.DOWN, "Its newest sample is 31 s old, the limit is 30 s.")
 
 
+def test_a_sample_from_the_future_says_nothing():
+    view = judged(quiet(720), now=NOW - timedelta(hours=1))
+
+    assert view.state is S.DOWN
+    assert view.why == "Its newest sample is 3600 s ahead of our clock; set the clocks right."
+
+
 def test_vllm_r04_after_a_gap_a_whole_window_must_pass():
     history = repeated(quiet_sample(), NOW - timedelta(seconds=100), 720)
     history += [quiet_sample(NOW)]

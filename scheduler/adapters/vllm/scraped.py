@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -18,7 +18,7 @@ from scheduler.fleet.readings import Sample, Series, Target
 from scheduler.ports import Clock
 
 _THREADS = 128  # threads are made as they are needed; a fleet where nobody answers still costs about one timeout
-_LARGEST_PAGE = 16_000_000  # bytes; real pages have 25 to 90 thousand
+_LARGEST_PAGE = 2_000_000  # bytes; real pages have 25 to 90 thousand, and reading one takes a second a megabyte
 _EARLY = 0.1  # share of the interval by which a turn may come early and still scrape
 
 
@@ -29,6 +29,7 @@ class _Ring:
     url: str
     asked_at: datetime | None = None
     samples: deque[Sample] = field(default_factory=deque)
+    answer: Future[Sample] | None = None
 
 
 class ScrapedMetrics:
@@ -50,22 +51,36 @@ class ScrapedMetrics:
 
     def series(self, replicas: Sequence[Replica], now: datetime) -> tuple[Series, ...]:
         """One series a replica, in the same order; scrapes those whose turn it is and waits for them."""
-        self._rings = {replica.id: self._ring(replica) for replica in replicas}
+        self._rings = {replica.id: self._ring(replica, now) for replica in replicas}
         due = [ring for ring in self._rings.values() if self._is_due(ring, now)]
-        for ring, sample in zip(due, self._threads.map(self._scrape, [ring.url for ring in due]), strict=True):
+        for ring in due:
             ring.asked_at = now
-            ring.samples.append(sample)
+            # One that is still under way is not joined by a second one: a server that never ends costs one thread.
+            if ring.answer is None or ring.answer.done():
+                ring.answer = self._threads.submit(self._scrape, ring.url)
+        wait([ring.answer for ring in due if ring.answer is not None], timeout=self._timeout_s)
+        for ring in due:
+            ring.samples.append(self._sample(ring))
         return tuple(self._kept(replica.id, now) for replica in replicas)
 
     def close(self) -> None:
         """Give back connections and threads."""
+        self._client.close()  # first: it ends what is under way
         self._threads.shutdown(wait=True, cancel_futures=True)
-        self._client.close()
 
-    def _ring(self, replica: Replica) -> _Ring:
-        ring = self._rings.get(replica.id) or _Ring(url=replica.url, samples=deque(maxlen=self._most))
+    def _ring(self, replica: Replica, now: datetime) -> _Ring:
+        ring = self._rings.get(replica.id)
+        if ring is None or (ring.asked_at is not None and ring.asked_at > now):
+            # Times from before the clock went back would look fresh until it has caught up.
+            ring = _Ring(url=replica.url, samples=deque(maxlen=self._most))
         ring.url = replica.url
         return ring
+
+    def _sample(self, ring: _Ring) -> Sample:
+        if ring.answer is not None and ring.answer.done():
+            return ring.answer.result()
+        late = f"{ring.url} did not answer within {self._timeout_s:g} s"
+        return Sample(at=self._clock(), target=Target.DOWN, error=late)
 
     def _is_due(self, ring: _Ring, now: datetime) -> bool:
         if ring.asked_at is None:
