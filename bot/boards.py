@@ -54,10 +54,11 @@ def report(month: Month | None, name: str, failing: Sequence[str] = ()) -> Messa
         f"*{name}*: {words.count(month.jobs, 'job')} used {words.gpu_hours(month.gpu_hours)}{trend}.",
         f"Kept work: {words.gpu_hours(month.kept_gpu_hours)}. Lost work: {words.gpu_hours(month.lost_gpu_hours)}."
         f" Restarts: {words.gpu_hours(month.restart_gpu_hours)}. Endings: {words.gpu_hours(month.ending_gpu_hours)}.",
-        f"That is as much as {month.gpus_24h:,.2g} GPUs all day, or {month.gpus_12h:,.2g} GPUs for 12 hours a day.",
+        f"That is as much as {words.mean_gpus(month.gpus_24h)} all day,"
+        f" or {words.mean_gpus(month.gpus_12h)} for 12 hours a day.",
     ]
     if month.money:
-        lines.append(f"Elsewhere that would have cost about {month.money:,.2f} {escape(month.currency)}.")
+        lines.append(f"Renting such GPUs would have cost about {month.money:,.2f} {escape(month.currency)}.")
     lines += [escape(cut(sentence, 300)) for sentence in failing]
     text = "\n".join(lines)
     return blocks.message(text, [blocks.section(text)])

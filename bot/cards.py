@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from bot import blocks, words
 from bot.blocks import Act, Block, Message
-from bot.slack_text import clean, cut, escape, moment, tail
+from bot.slack_text import clean, cut, escape, moment, named, tail
 from scheduler.jobs import waits
 from scheduler.jobs.job import TERMINAL_JOB, TERMINAL_RUN, Job, JobState, Run, Task, TaskState
 from scheduler.jobs.mail import Answer
@@ -150,13 +150,17 @@ def _progress(tasks: Sequence[Task]) -> str:
 
 def _ending(job: Job, zone: ZoneInfo) -> str:
     if job.state is JobState.AWAITING_APPROVAL:
-        return "Waits for an approver. " + escape(cut(" ".join(map(words.ended, job.approval_why)), 600))
+        return "Waits for an approver. " + named(escape(cut(" ".join(map(words.ended, job.approval_why)), 600)))
     said = []
     if job.decided_by and job.decided_at is not None:
         verb = "Denied" if job.state is JobState.DENIED else "Approved"
         said.append(f"{verb} by {person(job.decided_by)} {moment(job.decided_at, zone)}.")
-    if job.state in TERMINAL_JOB and job.why:
-        said.append(escape(cut(job.why, 900)))
+    if job.cancelled_by and job.state is JobState.CANCELLED:
+        said.append(f"Cancelled by {person(job.cancelled_by)}.")
+    elif job.cancelled_by and job.state not in TERMINAL_JOB:
+        said.append(f"{person(job.cancelled_by)} cancels it; what it runs is being ended.")
+    elif job.state in TERMINAL_JOB and job.why:
+        said.append(escape(words.ended(cut(job.why, 900))))
     return " ".join(said)
 
 

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from bot import blocks, words
 from bot.blocks import Act, Block, Message
-from bot.slack_text import clean, cut, escape, moment, tail
+from bot.slack_text import clean, cut, escape, moment, named, tail
 from scheduler.jobs.mail import Json, Notice, NoticeKind
 
 EVENT_TYPE = "gpujob_notice"
@@ -84,7 +84,8 @@ class _Letter:
         """`runs on node-1 with 4 GPUs`."""
         value = self._payload.get("nodes")
         nodes = escape(cut(", ".join(value), REASON)) if isinstance(value, Mapping) and value else "a node"
-        return f"runs on {nodes} with {words.gpus(int(self.number('gpus')))}"
+        gpus = int(self.number("gpus"))
+        return f"runs on {nodes} {f'with {words.gpus(gpus)}' if gpus else 'without GPUs'}"
 
     def when(self, key: str) -> str:
         value = self._payload.get(key)
@@ -105,14 +106,16 @@ class _Letter:
     def sentences(self, key: str) -> str:
         value = self._payload.get(key)
         entries = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
-        return escape(cut(" ".join(words.ended(str(entry)) for entry in entries if str(entry).strip()), REASON))
+        told = " ".join(words.ended(str(entry)) for entry in entries if str(entry).strip())
+        return named(escape(cut(told, REASON)))
 
     def used(self) -> str:
         """What it cost, and what of that was lost."""
         used, lost = self.number("used_gpu_hours"), self.number("lost_gpu_hours")
         if not used:
             return "It used no GPU-hours."
-        return f"It used {words.gpu_hours(used)}; {f'{words.gpu_hours(lost)} of that' if lost else 'nothing'} was lost."
+        rest = f", of which {words.gpu_hours(lost)} went into work that was lost" if lost else "; no work was lost"
+        return f"It used {words.gpu_hours(used)}{rest}."
 
 
 def _submitted(letter: _Letter) -> str:
@@ -146,7 +149,7 @@ def _started(letter: _Letter) -> str:
 def _preempted(letter: _Letter) -> str:
     service, gpus = letter.text("service"), int(letter.number("gpus"))
     if service:
-        who = f"{service} needed {words.gpus(gpus)} back." if gpus else f"{service} needed its GPUs back."
+        who = f"{service} needed GPUs back{f', and this job gave up {words.gpus(gpus)}' if gpus else ''}."
     else:
         who = words.ended(letter.text("reason") or "its GPUs were needed")
     step, goes_on = letter.text("saved_step"), letter.when("earliest")
@@ -176,25 +179,27 @@ def _deadline_at_risk(letter: _Letter) -> str:
 def _node_lost(letter: _Letter) -> str:
     node = letter.text("node")
     tasks = letter.list("tasks") or "what ran there"
-    return f"{f'Node {node}' if node else 'A node'} was lost. Runs again elsewhere: {tasks}."
+    return f"{f'Node {node}' if node else 'A node'} was lost. To be run again elsewhere: {tasks}."
 
 
 def _completed(letter: _Letter) -> str:
     money, queue_s = letter.number("money"), letter.number("queue_s")
-    saved = f" Elsewhere that would have cost about {money:,.2f} {letter.text('currency')}." if money else ""
+    saved = f" Renting such GPUs would have cost about {money:,.2f} {letter.text('currency')}." if money else ""
     times = int(letter.number("preemptions"))
     waited = f"It waited {words.duration(queue_s)} for its start" if queue_s >= 1 else "It started at once"
+    stopped = f"preempted {words.times(times)}" if times else "never preempted"
     outputs = letter.pairs("outputs")
-    return (
-        f"Completed. {letter.used()} {waited} and was {words.times(times) if times else 'never'} preempted.{saved}"
-        f"{f' Outputs: {outputs}' if outputs else ''}"
-    )
+    return f"Completed. {letter.used()} {waited} and was {stopped}.{saved}{f' Outputs: {outputs}' if outputs else ''}"
 
 
 def _failed(letter: _Letter) -> str:
-    code = letter.text("exit_code")
     task = letter.text("task") or letter.text("step") or "the job"
-    return f"Failed: {task} ended{f' with exit code {code}' if code else ''}.{letter.said('why')} {letter.used()}"
+    why, code = letter.text("why"), letter.text("exit_code")
+    if why.startswith(f"{task}: "):
+        ended = f"{task} {why.removeprefix(f'{task}: ')}"
+    else:
+        ended = f"{task} ended{f' with exit code {code}' if code else ''}{f': {why}' if why else ''}"
+    return f"Failed: {words.ended(ended)} {letter.used()}"
 
 
 def _cancelled(letter: _Letter) -> str:

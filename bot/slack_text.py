@@ -11,7 +11,7 @@ CUT = " … (cut)"
 UPDATE_BYTES = 3900  # chat.update refuses texts over 4,000; bytes are the careful reading of it
 
 _LINK = re.compile(r"<([^<>|]*)(?:\|([^<>]*))?>")
-_PERSON = re.compile(r"\b(?:[UW]0[A-Z0-9]{2,}|[UW](?=[A-Z]*\d)[A-Z0-9]{8,})\b")
+_PERSON = re.compile(r"(?<![@\w])(?:[UW]0[A-Z0-9]{2,}|[UW](?=[A-Z]*\d)[A-Z0-9]{8,})\b")
 _UNFINISHED = re.compile(r"(?:&[a-z]{0,4}|<[^<>]*)$")
 _DASH = re.compile(r"(?<!\S)[\u2013\u2014](?=\S|\s|$)")
 _QUOTES = str.maketrans(
@@ -41,7 +41,7 @@ def escape(text: str) -> str:
 
 
 def named(escaped: str) -> str:
-    """With mentions for the ids of people, so that readers see their names."""
+    """With mentions for the ids of people, so that readers see their names; not for text that people wrote."""
     return _PERSON.sub(r"<@\g<0>>", escaped)
 
 

@@ -23,7 +23,7 @@ COMMANDS = (
 TOPICS: Mapping[str, tuple[str, str]] = {
     "submit": (
         "submit [image=IMAGE gpus=2 name=NAME param.KEY=VALUE team=TEAM checkpoint=30m max=12h -- COMMAND ..]",
-        "Without more words it opens a form. With them it submits one step. A whole job file can be pasted too.",
+        "Alone it opens a form, which takes an uploaded or pasted job file too. With more words it submits one step.",
     ),
     "status": ("status [JOB]", "One job: its state, its steps, why it waits, what was kept and lost."),
     "list": ("list [mine|team|all] [waiting|running|done] [page N]", "Jobs, newest first."),
@@ -33,7 +33,7 @@ TOPICS: Mapping[str, tuple[str, str]] = {
     "approve": ("approve JOB", "For approvers: let a job run."),
     "deny": ("deny JOB [reason]", "For approvers: refuse a job."),
     "pool": ("pool", "What each service uses, which GPUs are idle and until when."),
-    "report": ("report [YYYY-MM]", "Jobs and GPU-hours of a month, and what they would have cost."),
+    "report": ("report [YYYY-MM]", "Jobs and GPU-hours of a month, and what renting such GPUs would have cost."),
     "settings": ("settings", "Which messages reach you, and where."),
     "help": ("help [command]", "This text."),
 }
@@ -199,6 +199,11 @@ def count(number: int, one: str, many: str = "") -> str:
 def gpus(number: int) -> str:
     """`1 GPU`, `4 GPUs`, `no GPUs`."""
     return count(number, "GPU") if number else "no GPUs"
+
+
+def mean_gpus(number: float) -> str:
+    """`4.7 GPUs`."""
+    return f"{number:,.1f} GPUs" if number >= 0.1 or not number else "less than 0.1 GPUs"
 
 
 def times(number: int) -> str:

@@ -107,14 +107,21 @@ async def filled(office: Office) -> float | None:
     ],
 )
 async def test_whatever_changes_something_is_in_the_mailbox_when_slack_has_the_ack(
-    office: Office, deed: Callable[[Office], Awaitable[float | None]], body: type
+    slack: Playground,
+    scheduler: Answering,
+    url: str,
+    deed: Callable[[Office], Awaitable[float | None]],
+    body: type,
 ):
-    await office.said("U0ANA", ONE_LINE.replace("submit ", "submit priority=high "), "job-1")
-    await office.card(1)
-    office.scheduler.awake = False
+    mailbox = Mailbox(url, on_call=lambda name: time.sleep(0.2 if name == "send" else 0))
+    async with opened(slack, scheduler, mailbox, url) as office:
+        await office.said("U0ANA", ONE_LINE.replace("submit ", "submit priority=high "), "job-1")
+        await office.card(1)
+        scheduler.awake = False
 
-    assert await deed(office) is not None
-    assert [type(request.body) for request in office.scheduler.store.open_requests()] == [body]
+        assert await deed(office) is not None
+        assert [type(request.body) for request in scheduler.store.open_requests()] == [body]
+    mailbox.close()
 
 
 @pytest.mark.slow

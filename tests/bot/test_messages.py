@@ -130,6 +130,28 @@ def test_a_card_says_where_a_job_runs_how_far_it_is_and_what_was_lost():
     assert "kept 4.0 GPU-hours · lost 1.0 GPU-hours · preempted once" in shown
 
 
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (JobState.CANCELLED, "Cancelled by <@U0BO>."),
+        (JobState.RUNNING, "<@U0BO> cancels it; what it runs is being ended."),
+    ],
+)
+def test_a_card_names_who_cancels_its_job(state: JobState, said: str):
+    job = a_job(state, cancelled_by="U0BO", why="cancelled by U0BO")
+
+    assert said in str(cards.job_card(a_view(job), ZONE).blocks)
+
+
+def test_a_card_tells_an_approver_every_reason_as_a_sentence():
+    job = a_job(
+        JobState.AWAITING_APPROVAL, approval_why=("It asks for high priority.", "Nobody but U0BO may approve it")
+    )
+
+    shown = str(cards.job_card(a_view(job), ZONE).blocks)
+    assert "Waits for an approver. It asks for high priority. Nobody but <@U0BO> may approve it." in shown
+
+
 def test_a_swept_step_is_counted_by_state():
     tasks = [a_task(state=state, name=TaskName(f"t-{state}")) for state in (TaskState.DONE, TaskState.RUNNING)]
 
@@ -172,7 +194,7 @@ def test_a_notice_with_an_empty_payload_is_still_a_sentence(kind: NoticeKind):
         (
             NoticeKind.PREEMPTED,
             {"service": "chat", "gpus": 4, "kept_s": 5400, "lost_s": 120, "saved_step": 120, "reason": "traffic rose"},
-            "Preempted: chat needed 4 GPUs back. 1 h 30 min of work kept, 2 min lost."
+            "Preempted: chat needed GPUs back, and this job gave up 4 GPUs. 1 h 30 min of work kept, 2 min lost."
             " It goes on by itself from step 120, as soon as enough GPUs are idle.",
         ),
         (
@@ -183,10 +205,37 @@ def test_a_notice_with_an_empty_payload_is_still_a_sentence(kind: NoticeKind):
         (
             NoticeKind.COMPLETED,
             {"used_gpu_hours": 8, "lost_gpu_hours": 1, "queue_s": 60, "money": 16, "currency": "USD", "preemptions": 2},
-            "Completed. It used 8.0 GPU-hours; 1.0 GPU-hours of that was lost. It waited 1 min for its start and was"
-            " twice preempted. Elsewhere that would have cost about 16.00 USD.",
+            "Completed. It used 8.0 GPU-hours, of which 1.0 GPU-hours went into work that was lost."
+            " It waited 1 min for its start and was preempted twice."
+            " Renting such GPUs would have cost about 16.00 USD.",
         ),
-        (NoticeKind.FAILED, {"task": "sft", "exit_code": 1, "why": "out of memory"}, "sft ended with exit code 1."),
+        (
+            NoticeKind.FAILED,
+            {"task": "sft", "exit_code": 1, "why": "out of memory", "used_gpu_hours": 0.05},
+            "Failed: sft ended with exit code 1: out of memory. It used 3 GPU-minutes; no work was lost.",
+        ),
+        (
+            NoticeKind.FAILED,
+            {"task": "sft", "exit_code": 1, "why": "sft: ended with exit code 1"},
+            "Failed: sft ended with exit code 1. It used no GPU-hours.",
+        ),
+        (
+            NoticeKind.STARTED,
+            {"task": "prepare", "nodes": {"node-1": 0}, "gpus": 0},
+            "Started: prepare runs on node-1 without GPUs.",
+        ),
+        (NoticeKind.APPROVAL_NEEDED, {"why": ["It is large.", "It asks for much"]}, "It is large. It asks for much."),
+        (
+            NoticeKind.PREEMPTED,
+            {"reason": "somebody deleted its pod", "lost_s": 30},
+            "Preempted: somebody deleted its pod. No work kept, 30 s lost. It goes on by itself, as soon as",
+        ),
+        (NoticeKind.EXPIRED, {"why": "nobody approved it"}, "Expired: nobody approved it. Submit it again"),
+        (
+            NoticeKind.CANCELLED,
+            {"by": "U0ANA", "used_gpu_hours": 2},
+            "Cancelled. It used 2.0 GPU-hours; no work was lost.",
+        ),
         (
             NoticeKind.WAITING,
             {"reason": "is 2 GPUs short"},

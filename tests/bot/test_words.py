@@ -61,7 +61,7 @@ def test_a_sentence_has_one_full_stop(text: str):
         ("job-1 is already approved by U0BO.", "job-1 is already approved by <@U0BO>."),
         ("These may: U2147483697, W012A3CDE", "These may: <@U2147483697>, <@W012A3CDE>"),
         ("Save it as UTF8; set USER, WANDB_MODE and UPPERCASE", "Save it as UTF8; set USER, WANDB_MODE and UPPERCASE"),
-        ("<@U0BO>", "&lt;@<@U0BO>&gt;"),
+        ("<@U0BO>", "&lt;@U0BO&gt;"),
     ],
 )
 def test_people_are_shown_by_name_and_other_words_stay(text: str, shown: str):
