@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobExecutionEvent
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 TAKE_IN_S = 0.25  # requests are answered this often, apart from the planning turn
 _ENOUGH_S = 0.5  # a tick that has answered requests for so long leaves the rest to the next: a turn may be waiting
+_JUMP_S = 0.5  # a clock that is only being set right moves by less between two looks
 WATCHDOG_EXIT = 70  # the exit code of a process whose turns have stopped
 
 
@@ -107,23 +108,27 @@ class Service:
 
     def _watch(self) -> None:
         look_s = min(1.0, self._ticks.watchdog_s / 4)
-        before = self._clock()
+        ahead = self._ahead()
         while not self._stopping.wait(timeout=look_s):
-            before = self._after_a_jump(before)
+            ahead = self._after_a_jump(ahead)
             age_s = time.monotonic() - self._finished_at
             if age_s > self._ticks.watchdog_s:
                 log.critical("watchdog: no turn finished for %.0f s, this process ends", age_s)
                 self._give_up(WATCHDOG_EXIT)
                 return
 
-    def _after_a_jump(self, before: datetime) -> datetime:
+    def _after_a_jump(self, before_s: float) -> float:
         """APScheduler waits until a time of day: when the clock goes back, its ticks would come that much later."""
-        now = self._clock()
-        if now < before:
-            log.warning("the clock went back by %.1f s", (before - now).total_seconds())
+        ahead_s = self._ahead()
+        if ahead_s < before_s - _JUMP_S:
+            log.warning("the clock went back by %.1f s", before_s - ahead_s)
             for tick in ("take_in", "turn"):
-                self.scheduler.modify_job(tick, next_run_time=now)
-        return now
+                self.scheduler.modify_job(tick, next_run_time=self._clock())
+        return ahead_s
+
+    def _ahead(self) -> float:
+        """The clock of the day against the one that never jumps."""
+        return self._clock().timestamp() - time.monotonic()
 
 
 def _tell_trouble(event: JobExecutionEvent) -> None:
