@@ -68,11 +68,11 @@ command = ["python", "{replica}", "--port", "{{port}}", "--name", "{{name}}", "-
   "--load-file", "{folder}/load.txt", "--registry", "{folder}/registry", "--loading-s", "0.5"]
 [policy]
 busy_window_s = 0.9
-idle_window_s = 1.2
+idle_window_s = 0.9
 min_samples_ratio = 0.5
 stale_after_s = 3
 stall_s = 30
-lower_after_s = 1
+lower_after_s = 0.5
 min_run_s = 1
 restart_s = 1
 [approval]
@@ -165,7 +165,7 @@ class Chaos:
 
     async def _traffic(self) -> None:
         while not self.calm.is_set():
-            for clients, seconds in ((2, 9.0), (20, 5.0)):
+            for clients, seconds in ((2, 7.0), (20, 5.0)):
                 self.load(clients)
                 await _sleep_unless(self.calm, seconds)
 
