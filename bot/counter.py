@@ -95,14 +95,19 @@ class Counter:
         else:
             await self.voice.say(line, await self._status(job))
 
-    async def replaces(self, act: Act, job: JobId, place: Line, *, ephemeral: bool) -> bool:
+    async def replaces(self, act: Act, value: str, place: Line, *, ephemeral: bool) -> bool:
         """Whether the answer to a click takes the place of the message with the button, which nobody needs any more."""
         if act is Act.CANCEL:
             return ephemeral
-        if act is not Act.APPROVE or not place.channel.startswith("D"):
+        job = job_id(value)
+        if act is not Act.APPROVE or job is None or not place.channel.startswith("D"):
+            return False
+        try:
+            card = await self._desk.read(self._desk.mailbox.card, job)
+        except Unavailable as error:
+            log.warning("card_unreadable job=%s why=%s", job, error)
             return False
         # A copy of the question in an approver's DM goes; the card itself is redrawn by the courier.
-        card = await self._desk.read(self._desk.mailbox.card, job)
         return card is None or card.ts != place.thread_ts
 
     async def mention(self, line: Line, event: str, text: str) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import ParamSpec, TypeVar
 
 from bot.people import DECISION_FRESH_S, FRESH_S, People
+from scheduler.errors import Unavailable
 from scheduler.jobs.mail import Answer, Body, Decide, RequestId
 from scheduler.store.mailbox import Mailbox
+
+log = logging.getLogger("gpujob.bot.desk")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,20 +54,23 @@ class Desk:
         return await self.read(self.mailbox.send, key, person, self.clock(), body)
 
     async def answer(self, request: RequestId, seconds: float = ANSWER_S) -> Answer | None:
-        """The answer, if it comes in time.
-
-        Raises:
-            Unavailable: the database did not answer.
-        """
+        """The answer, if it comes in time; a database that is away meanwhile is asked again."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         pause = POLL_S
         while True:
-            answer = await self.read(self.mailbox.answer, request)
+            answer = await self._answer(request)
             if answer is not None or loop.time() >= end:
                 return answer
             await asyncio.sleep(pause)
             pause = POLL_S if seconds <= ANSWER_S else min(SLOW_POLL_S, pause * 1.2)
+
+    async def _answer(self, request: RequestId) -> Answer | None:
+        try:
+            return await self.read(self.mailbox.answer, request)
+        except Unavailable as error:
+            log.warning("answer_unreadable request=%s why=%s", request, error)
+            return None
 
     def close(self) -> None:
         """Ends its threads; calls that have begun finish."""

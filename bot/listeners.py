@@ -7,6 +7,7 @@ import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from slack_bolt.async_app import AsyncApp
@@ -29,6 +30,7 @@ log = logging.getLogger("gpujob.bot.listeners")
 T = TypeVar("T")
 Body = Mapping[str, Any]
 Ack = Callable[..., Awaitable[BoltResponse]]
+Replaces = Callable[[], Awaitable[bool]]  # whether the answer takes the place of what was clicked
 
 
 def register(app: AsyncApp, counter: Counter) -> Listeners:
@@ -90,7 +92,8 @@ class Listeners:
         wish = wishes.of_click(act, value, line, key)
         if wish is not None:
             place = Line(user=line.user, channel=line.channel, thread_ts=str(container.get("message_ts") or ""))
-            await self._work(line, self._grant_click(ack, line, wish, act, place, ephemeral=ephemeral))
+            replaces = partial(self._counter.replaces, act, value, place, ephemeral=ephemeral)
+            await self._work(line, self._grant(ack, line, wish, replaces))
             return
         await ack()
         await self._work(line, self._counter.press(line, act, value, key, body["trigger_id"], replace=ephemeral))
@@ -154,18 +157,11 @@ class Listeners:
             self._keep(asyncio.create_task(self._counter.voice.say(line, Message(text=words.broken(error_id)))))
         return BoltResponse(status=200, body="")
 
-    async def _grant(self, ack: Ack, line: Line, wish: Wish) -> None:
+    async def _grant(self, ack: Ack, line: Line, wish: Wish, replaces: Replaces | None = None) -> None:
         kept = self._counter.wishes.keep(line.user, wish)
         await kept.settle()
         await ack()
-        await self._counter.wishes.follow(line, kept)
-
-    async def _grant_click(self, ack: Ack, line: Line, wish: Wish, act: Act, place: Line, *, ephemeral: bool) -> None:
-        kept = self._counter.wishes.keep(line.user, wish)
-        await kept.settle()
-        await ack()
-        assert not isinstance(wish.body, mail.Submit)
-        replace = await self._counter.replaces(act, wish.body.job, place, ephemeral=ephemeral)
+        replace = await replaces() if replaces else False
         await self._counter.wishes.follow(line, kept, replace=replace)
 
     async def _grant_upload(self, line: Line, key: str, reading: asyncio.Task[Filled | Faults]) -> None:

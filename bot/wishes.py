@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,12 +13,9 @@ from bot.commands import Command
 from bot.desk import WATCH_S, Desk
 from bot.slack_text import escape, named
 from bot.voice import Line, Voice
-from scheduler.errors import Unavailable
 from scheduler.jobs import jobfile, mail
 from scheduler.jobs.job import job_id
 from scheduler.jobs.mail import Answer, RequestId
-
-log = logging.getLogger("gpujob.bot.wishes")
 
 KEEP_S = 0.7  # an acknowledgement waits so long for the row; see docs/decisions/0002-kept-before-the-ack.md
 AGAIN_S = 10.0  # the same command text within this is the same wish
@@ -141,11 +137,7 @@ class Wishes:
             waiting.cancel()
             await self._voice.say(line, Message(text=words.RESTARTING))
             return
-        try:
-            answer = waiting.result()
-        except Unavailable as error:
-            log.warning("answer_unreadable request=%s why=%s", request, error)
-            answer = None
+        answer = waiting.result()
         await self._voice.say(line, Message(text=words.LATE) if answer is None else await show(answer))
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

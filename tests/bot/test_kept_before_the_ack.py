@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from bot import words
 from bot.playground.server import Playground
+from scheduler.errors import Unavailable
 from scheduler.jobs.mail import Cancel, Decide, Rerun, Submit
 from scheduler.store.mailbox import Mailbox
 from tests.bot.answering import Answering
@@ -121,6 +123,41 @@ async def test_whatever_changes_something_is_in_the_mailbox_when_slack_has_the_a
 
         assert await deed(office) is not None
         assert [type(request.body) for request in scheduler.store.open_requests()] == [body]
+    mailbox.close()
+
+
+async def test_a_database_that_goes_away_after_the_ack_is_not_called_a_wish_that_failed(
+    slack: Playground, scheduler: Answering, url: str
+):
+    away = True
+
+    def on_call(name: str) -> None:
+        if name in {"answer", "card"} and away:
+            raise Unavailable("database")
+
+    mailbox = Mailbox(url, on_call=on_call)
+    async with opened(slack, scheduler, mailbox, url) as office:
+        result = await slack.command("U0ANA", "C0GPU", ONE_LINE)
+        await office.heard(result, words.TAKEN)
+        away = False
+        await office.heard(result, "job-1 (sft) is submitted")
+    mailbox.close()
+
+
+async def test_a_wish_that_could_not_be_kept_is_told_and_may_be_typed_again(
+    slack: Playground, scheduler: Answering, url: str
+):
+    away = True
+
+    def on_call(name: str) -> None:
+        if name == "send" and away:
+            raise Unavailable("database")
+
+    mailbox = Mailbox(url, on_call=on_call)
+    async with opened(slack, scheduler, mailbox, url) as office:
+        await office.said("U0ANA", ONE_LINE, words.NO_DATABASE)
+        away = False
+        await office.said("U0ANA", ONE_LINE, "job-1 (sft) is submitted")
     mailbox.close()
 
 
