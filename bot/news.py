@@ -139,7 +139,7 @@ def _denied(letter: _Letter) -> str:
 def _waiting(letter: _Letter) -> str:
     at = letter.when("earliest")
     start = f"It starts at {at} at the earliest." if at else "Nobody can say yet when it starts."
-    return f"Waiting: it {words.ended(letter.text('reason') or 'lets others go first')} {start}"
+    return f"Not started yet: it {words.ended(letter.text('reason') or 'lets others go first')} {start}"
 
 
 def _started(letter: _Letter) -> str:
@@ -155,7 +155,7 @@ def _preempted(letter: _Letter) -> str:
     step, goes_on = letter.text("saved_step"), letter.when("earliest")
     kept = words.duration(letter.number("kept_s")) if letter.number("kept_s") else ""
     lost = words.duration(letter.number("lost_s")) if letter.number("lost_s") else ""
-    work = f"{f'{kept} of work kept' if kept else 'No work kept'}, {lost or 'none'} lost."
+    work = f"{f'{kept} of work kept' if kept else 'No new work kept'}, {lost or 'none'} lost."
     where = f" from step {step}" if step else ""
     return f"Preempted: {who} {work} It goes on by itself{where}, {f'probably at {goes_on}' if goes_on else _NEXT}."
 

@@ -228,7 +228,7 @@ def test_a_notice_with_an_empty_payload_is_still_a_sentence(kind: NoticeKind):
         (
             NoticeKind.PREEMPTED,
             {"reason": "somebody deleted its pod", "lost_s": 30},
-            "Preempted: somebody deleted its pod. No work kept, 30 s lost. It goes on by itself, as soon as",
+            "Preempted: somebody deleted its pod. No new work kept, 30 s lost. It goes on by itself, as soon as",
         ),
         (NoticeKind.EXPIRED, {"why": "nobody approved it"}, "Expired: nobody approved it. Submit it again"),
         (
@@ -239,7 +239,7 @@ def test_a_notice_with_an_empty_payload_is_still_a_sentence(kind: NoticeKind):
         (
             NoticeKind.WAITING,
             {"reason": "is 2 GPUs short"},
-            "Waiting: it is 2 GPUs short. Nobody can say yet when it starts.",
+            "Not started yet: it is 2 GPUs short. Nobody can say yet when it starts.",
         ),
     ],
 )
