@@ -180,6 +180,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path} does not exist; give another file with --config") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is no TOML: {error}") from error
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _overlay(data: MutableMapping[str, Any], environment: Mapping[str, str]) -> None:

@@ -6,8 +6,10 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -17,10 +19,10 @@ from scheduler.adapters.local.gpus import detect_gpus
 from scheduler.adapters.local.logs import LocalLogs
 from scheduler.adapters.local.services import LocalReplica, LocalService
 from scheduler.adapters.local.state import LocalState
-from scheduler.adapters.vllm import PrometheusMetrics, ScrapedMetrics
+from scheduler.adapters.vllm import PrometheusMetrics, ScrapedMetrics, check_url
 from scheduler.cycle import intake, notices
 from scheduler.cycle.turn import Cycle, Outside, Terms
-from scheduler.errors import BadInput
+from scheduler.errors import BadInput, Unavailable
 from scheduler.fleet.calendar import Calendar, Hours, parse_hours
 from scheduler.fleet.scaling import check_service
 from scheduler.fleet.services import Mode, Service
@@ -117,6 +119,22 @@ def metrics(settings: Settings) -> Metrics:
     return ScrapedMetrics(
         prefix=section.prefix, interval_s=section.interval_s, keep_s=keep_s + section.interval_s, clock=clock
     )
+
+
+def check_metrics(settings: Settings, urls: Iterable[str]) -> tuple[str, ...]:
+    """What is wrong with the names of vLLM's series: in Prometheus, or at each of the URLs; one sentence a fault."""
+    section = settings.metrics
+    if section.kind != "prometheus":
+        return tuple(fault for url in urls for fault in _asked(partial(check_url, url, section.prefix)))
+    reader = PrometheusMetrics(section.url, section.prefix, section.interval_s, section.interval_s)
+    return _asked(reader.check_names)
+
+
+def _asked(check: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+    try:
+        return check()
+    except Unavailable as error:
+        return (str(error),)
 
 
 def nodes(settings: Settings) -> dict[str, int]:

@@ -105,9 +105,16 @@ def _text(path: Path) -> str:
         raise BadInput(f"{path} cannot be read as text: {error}") from error
 
 
+def _own_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:  # a container may run as a user that has no name
+        raise BadInput("This user has no name here; say in whose name with --as USER") from error
+
+
 def _ask(options: argparse.Namespace, settings: Settings, body: Body) -> Answer | None:
     """The scheduler's answer; None if it gives none in time. The request stays and is answered later."""
-    person = Person(id=options.person or getpass.getuser())
+    person = Person(id=options.person or _own_name())
     door = mailbox(settings)
     try:
         request = door.send(f"cli:{uuid.uuid4()}", person, clock(), body)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.errors import Unavailable
-from scheduler.fleet.pool import ReplicaPhase
+from scheduler.fleet.pool import ReplicaId, ReplicaPhase
 from scheduler.fleet.readings import Target
 from scheduler.settings import Settings
 from scheduler.store import migrations
-from scheduler.wiring import House, clock, house
+from scheduler.wiring import House, check_metrics, clock, house
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +62,20 @@ def _fleet(parts: House) -> Iterator[Check]:
             yield Check(what=f"node {node.name}", ok=False, says=node.unknown)
     if not parts.settings.services:
         yield Check(what="services", ok=False, says="none is set; add a [[service]] for each vLLM deployment")
+    answering: list[ReplicaId] = []
     ready = [replica for replica in pool.replicas if replica.phase is ReplicaPhase.READY]
     for series in parts.outside.metrics.series(ready, now):
         newest = series.samples[-1] if series.samples else None
         if newest is None or newest.target is not Target.UP:
             why = newest.error if newest else "no answer"
             yield Check(what=f"metrics of {series.replica}", ok=False, says=why)
-        elif not newest.vllm_series:
-            says = "answers without vLLM's series; start vLLM without --disable-log-stats, or set [metrics] prefix"
-            yield Check(what=f"metrics of {series.replica}", ok=False, says=says)
         else:
-            yield Check(what=f"metrics of {series.replica}", ok=True, says=f"{newest.vllm_series} series of vLLM")
+            says = f"{newest.vllm_series} series of vLLM"
+            yield Check(what=f"metrics of {series.replica}", ok=newest.vllm_series > 0, says=says)
+            answering.append(series.replica)
+    urls = [replica.url for replica in ready if replica.id in answering]
+    for fault in check_metrics(parts.settings, urls):
+        yield Check(what="names of series", ok=False, says=fault)
 
 
 def _storage(settings: Settings) -> Check:

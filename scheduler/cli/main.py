@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from scheduler.cli import asking, serving, showing
 from scheduler.cli.say import OUTSIDE, WRONG_USE, Say
@@ -17,12 +19,22 @@ from scheduler.wiring import environment
 
 Add = Callable[..., argparse.ArgumentParser]  # name, function, help text; settings=False: needs none
 
+INTERRUPTED = 130  # by Ctrl-C, as shells say it
+MOST_ROWS = 10_000
 EPILOG = "Exit codes: 0 done, 1 the answer is no, 2 wrong use, 3 the outside did not answer."
+
+
+class _Parser(argparse.ArgumentParser):
+    """One that leaves the last word to `main`."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}; `{self.prog} --help` says more")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and gives its exit code."""
-    options = parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    say = Say(json="--json" in words)
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,
@@ -30,9 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for chatty in ("apscheduler", "httpx", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    say = Say(json=getattr(options, "json", False))
     try:
-        return _run(options, say)
+        return _run(parser().parse_args(words), say)
     except BadInput as error:
         return say.no(*error.faults, code=WRONG_USE)
     except Unavailable as error:
@@ -41,7 +52,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """The entry point."""
-    sys.exit(main())
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name may hold what the terminal cannot show
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    sys.exit(code)
+
+
+def _count(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0
+    if not 1 <= number <= MOST_ROWS:
+        raise argparse.ArgumentTypeError(f'"{text}" is no number from 1 to {MOST_ROWS:,}')
+    return number
+
+
+def _word(text: str) -> str:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise argparse.ArgumentTypeError(f"{text!a} is no text in the encoding of this terminal")
+    return text
 
 
 def _run(options: argparse.Namespace, say: Say) -> int:
@@ -53,7 +83,7 @@ def _run(options: argparse.Namespace, say: Say) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """All commands with their help."""
-    top = argparse.ArgumentParser(prog="gpujob", description=__doc__, epilog=EPILOG)
+    top = _Parser(prog="gpujob", description=__doc__, epilog=EPILOG)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, run: Callable[..., int], text: str, *, settings: bool = True) -> argparse.ArgumentParser:
@@ -89,11 +119,11 @@ def _add_showing(add: Add) -> None:
     report.add_argument("--month", metavar="YYYY-MM", help="one month only")
     report.add_argument("--csv", type=Path, metavar="FILE", help="also as CSV")
     audit = add("audit", showing.audit, "who decided what")
-    audit.add_argument("--limit", type=int, default=50)
+    audit.add_argument("--limit", type=_count, default=50)
     listing = add("list", showing.jobs, "jobs, newest first")
-    listing.add_argument("--owner", default="", help="only this person's")
+    listing.add_argument("--owner", type=_word, default="", help="only this person's")
     listing.add_argument("--state", choices=("waiting", "running", "done"), help="only these")
-    listing.add_argument("--limit", type=int, default=20)
+    listing.add_argument("--limit", type=_count, default=20)
     status = add("status", showing.status, "one job: steps, runs, why it waits")
     status.add_argument("job", help="job-41, 41 or #41")
 
@@ -110,13 +140,15 @@ def _add_asking(add: Add) -> None:
     approve.add_argument("job")
     deny = add("deny", asking.deny, "refuse a job that needs approval")
     deny.add_argument("job")
-    deny.add_argument("reason", nargs="*")
+    deny.add_argument("reason", nargs="*", type=_word)
     logs = add("logs", asking.logs, "the last lines that a job wrote")
     logs.add_argument("job")
-    logs.add_argument("step", nargs="?", default="")
-    logs.add_argument("--lines", type=int, default=40)
+    logs.add_argument("step", nargs="?", default="", type=_word)
+    logs.add_argument("--lines", type=_count, default=40)
     rerun = add("rerun", asking.rerun, "a new job from an old one")
     rerun.add_argument("job")
-    rerun.add_argument("params", nargs="*", metavar="param.KEY=VALUE")
+    rerun.add_argument("params", nargs="*", type=_word, metavar="param.KEY=VALUE")
     for command in (submit, cancel, approve, deny, logs, rerun):
-        command.add_argument("--as", dest="person", default="", metavar="USER", help="in whose name (default: yours)")
+        command.add_argument(
+            "--as", dest="person", type=_word, default="", metavar="USER", help="in whose name (default: yours)"
+        )

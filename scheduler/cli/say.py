@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json as json_module
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -18,16 +20,28 @@ class Say:
 
     def answer(self, plain: Mapping[str, Any], lines: Iterable[str], *, code: int = DONE) -> int:
         """`plain` as JSON, or `lines` for a person."""
-        if self._json:
-            print(json_module.dumps(plain, ensure_ascii=False, default=_plain))
-        else:
-            for line in lines:
-                print(line)
+        try:
+            if self._json:
+                print(json_module.dumps(plain, ensure_ascii=False, default=_plain))
+            else:
+                for line in lines:
+                    print(line)
+            sys.stdout.flush()
+        except OSError as error:
+            return _unheard(error)
         return code
 
     def no(self, *sentences: str, code: int = NO) -> int:
         """Why it was not done."""
         return self.answer({"ok": False, "errors": list(sentences)}, sentences, code=code)
+
+
+def _unheard(error: OSError) -> int:
+    """Nobody reads on (`gpujob list | head -1`), or the disk is full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python writes again when it ends
+    if not isinstance(error, BrokenPipeError):
+        print(f"The answer could not be written: {error.strerror}", file=sys.stderr)
+    return OUTSIDE
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

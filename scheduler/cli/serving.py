@@ -13,7 +13,7 @@ from scheduler.errors import Unavailable
 from scheduler.service import Service, Ticks
 from scheduler.settings import Settings
 from scheduler.store import migrations
-from scheduler.wiring import clock, house, pause
+from scheduler.wiring import check_metrics, clock, house, pause
 
 _LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.1
 
@@ -39,6 +39,9 @@ def serve(options: argparse.Namespace, say: Say, settings: Settings) -> int:
     _take_the_folder(parts.state)
     if not settings.approval.approvers:
         log.warning("[approval] approvers is empty: nobody can approve a job that needs it")
+    if settings.metrics.kind == "prometheus":
+        for fault in check_metrics(settings, ()):
+            log.warning("[metrics] %s", fault)
     log.info("gpujob serves: tick=%gs observe_only=%s", tick_s, options.observe_only)
     service.run()
     parts.outside.leadership.let_go(parts.cycle.owner)

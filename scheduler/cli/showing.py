@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -46,8 +47,15 @@ def plan(options: argparse.Namespace, say: Say, settings: Settings) -> int:
         seen = _seen(settings)
     planned = planner.plan(seen, settings.policy)
     if options.keep is not None:
-        options.keep.write_text(json.dumps(to_plain(seen), indent=1, ensure_ascii=False), encoding="utf-8")
+        _write(options.keep, json.dumps(to_plain(seen), indent=1, ensure_ascii=False))
     return say.answer(_plan_plain(planned), _plan_lines(seen, planned, explain=options.explain))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _turn_at(text: str, settings: Settings) -> Snapshot:
@@ -68,7 +76,7 @@ def _kept_snapshot(path: Path) -> Snapshot:
         return from_plain(json.loads(path.read_text(encoding="utf-8")), Snapshot)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, ExceptionGroup) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, ExceptionGroup) as error:
         raise BadInput(f"{path} is no snapshot; `gpujob plan --keep FILE` writes one ({error})") from error
 
 
@@ -211,8 +219,7 @@ def hand_backs(_: argparse.Namespace, say: Say, settings: Settings) -> int:
 
 def report(options: argparse.Namespace, say: Say, settings: Settings) -> int:
     """A month of jobs: `months[{month, jobs, gpu_hours, ..}] total{}`."""
-    if options.month is not None:
-        _month_or_raise(options.month)
+    wanted = None if options.month is None else _month_or_raise(options.month)
     runs = house(settings).store.runs(_ALWAYS)
     priced = partial(
         usage.months,
@@ -221,13 +228,14 @@ def report(options: argparse.Namespace, say: Say, settings: Settings) -> int:
         price_per_gpu_hour=settings.money.per_gpu_hour,
         currency=settings.money.currency,
     )
-    months = [month for month in priced(runs) if options.month in {None, month.month}]
+    months = [month for month in priced(runs) if wanted in {None, month.month}]
     rows = [to_plain(month) for month in months]
     if options.csv is not None and rows:
-        with options.csv.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        file = io.StringIO(newline="")
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        _write(options.csv, file.getvalue())
     lines = table(
         ("month", "jobs", "GPU-hours", "kept", "lost", "GPUs at 12 h", "GPUs at 24 h", "saved", ""),
         [
@@ -249,9 +257,9 @@ def report(options: argparse.Namespace, say: Say, settings: Settings) -> int:
     return say.answer(plain, lines if rows else ["No job has run yet."])
 
 
-def _month_or_raise(text: str) -> None:
+def _month_or_raise(text: str) -> str:
     try:
-        datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
+        return f"{datetime.strptime(text, '%Y-%m').replace(tzinfo=UTC):%Y-%m}"
     except ValueError as error:
         raise BadInput(f'--month "{text}": write it as YYYY-MM, such as 2026-11') from error
 

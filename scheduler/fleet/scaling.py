@@ -10,7 +10,7 @@ from scheduler.fleet.demand import DemandMemory, ServiceDemand, demand
 from scheduler.fleet.pool import Pool, ReplicaPhase
 from scheduler.fleet.readings import Series
 from scheduler.fleet.replica_state import ReplicaState, ReplicaView, judge
-from scheduler.fleet.services import Service
+from scheduler.fleet.services import Mode, Service
 from scheduler.policy import Policy
 
 # Replicas in other states are counted as needed, and never leave.
@@ -139,6 +139,11 @@ def check_service(service: Service, policy: Policy) -> tuple[str, ...]:
         (
             service.min_replicas > service.max_replicas,
             f"min_replicas = {service.min_replicas} is above max_replicas = {service.max_replicas}",
+        ),
+        (
+            service.mode is Mode.MANAGE and service.min_replicas < 1,
+            "min_replicas = 0 would leave a managed service without a replica, and without metrics that could call it "
+            "back; write 1 or more",
         ),
     )
     return tuple(f"Service {service.name}: {sentence}." for wrong, sentence in faults if wrong)

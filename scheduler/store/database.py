@@ -11,6 +11,8 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
+    DatabaseError,
+    DataError,
     DBAPIError,
     IntegrityError,
     InterfaceError,
@@ -130,6 +132,11 @@ def _our_words() -> Iterator[None]:
         if _refuses_a_row(error):
             raise Conflict(f"the database refused a row: {error.orig}") from error
         raise Unavailable(f"the database did not answer: {error.orig}{_way_out(str(error.orig))}") from error
+    except (DataError, OverflowError) as error:
+        raise ValueError(str(error)) from error
+    except DatabaseError as error:
+        # Among them: the file is damaged, or is none of a database.
+        raise Unavailable(f"the database cannot be used: {error.orig}") from error
     except PoolTimeout as error:
         raise Unavailable("the database did not answer: all connections are in use") from error
     except StatementError as error:

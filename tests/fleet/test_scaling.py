@@ -16,6 +16,7 @@ from scheduler.fleet.demand import DemandMemory, ServiceDemand
 from scheduler.fleet.pool import Pool, Replica, ReplicaPhase
 from scheduler.fleet.readings import Series
 from scheduler.fleet.replica_state import ReplicaState, ReplicaView
+from scheduler.fleet.services import Mode
 from scheduler.policy import Policy
 from tests.build import NOW, a_demand, a_pending_replica, a_pool, a_service
 from tests.vllm_data import a_series, repeated, sample
@@ -198,6 +199,7 @@ def test_vllm_r21_a_threshold_that_vllm_never_reaches_is_refused():
     ("service", "policy", "words"),
     [
         ({"max_num_seqs": 0}, {}, "max_num_seqs = 0"),
+        ({"min_replicas": 0, "mode": Mode.MANAGE}, {}, "min_replicas = 0 would leave a managed service without"),
         ({"min_replicas": 9}, {}, "min_replicas = 9 is above max_replicas = 8"),
         ({}, {"running_saturated_ratio": 0.0}, "every replica full"),
         ({}, {"fill_ratio": 0.0}, "policy.fill_ratio = 0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from alembic import command
 from alembic.autogenerate import compare_metadata
@@ -11,6 +12,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
+from scheduler.errors import BadInput
 from scheduler.store import tables
 from scheduler.store.database import Database
 
@@ -61,13 +63,24 @@ def differences(url: str) -> tuple[str, ...]:
     """
     database = Database(url)
     with database.closing(), database.reading() as connection:
-        return tuple(str(found) for found in compare_metadata(MigrationContext.configure(connection), tables.metadata))
+        found = compare_metadata(MigrationContext.configure(connection), tables.metadata)
+        return tuple(_named(difference) for difference in found)
+
+
+def _named(difference: Any) -> str:
+    """`add_table jobs` from Alembic's tuples; of a changed column it makes a list of them."""
+    what, *about = difference[0] if isinstance(difference, list) else difference
+    return " ".join([what, *(str(getattr(part, "name", part)) for part in about if part is not None)])
 
 
 def _make_folder(url: str) -> None:
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(parsed.database).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"[database] url: the folder {folder} cannot be made: {error.strerror}") from error
 
 
 def _config(connection: Connection) -> Config:
