@@ -18,6 +18,7 @@ from demo.house import GRACE_S, ROOT, House, Stopped
 DAY, NIGHT = 20, 2  # clients of the service
 ORDER = ("submitted", "approval_needed", "approved", "waiting", "started", "preempted", "resumed", "completed")
 HAND_BACK_S = GRACE_S + 5.0
+SLACK_DATE = re.compile(r"<!date\^[^|>]*\|([^>]*)>")  # a terminal shows what Slack keeps for old clients
 EPOCHS, PACE_S = 44, 0.04  # of the big job: about 40 s of work
 
 Say = Callable[[str], None]
@@ -139,7 +140,7 @@ class Story:
         events = self.events()
         for event in events[self._told :]:
             where = "DM" if str(event["channel"]).startswith("D") else "#gpu-jobs"
-            text = " ".join(str(event["text"]).split())
+            text = SLACK_DATE.sub(r"\1", " ".join(str(event["text"]).split()))
             self.say(f"{self._clock()}  {where:10} {event['job']} {event['kind']:16} {text}")
         self._told = len(events)
 
