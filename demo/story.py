@@ -212,7 +212,8 @@ def _hand_backs(house: House) -> list[dict[str, Any]]:
             {
                 "service": row["service"],
                 "signal_at": round(first, 3),
-                "decided_at": decided,
+                # A turn reads its clock before it reads the metrics, so its time may be some milliseconds too early.
+                "decided_at": max(decided or first, first),
                 "freed_at": freed,
                 "ready_at": ready,
                 "seconds": round(freed - first, 3),
