@@ -465,3 +465,14 @@ def test_when_the_hours_of_lending_close_runs_end_for_no_service_and_no_hand_bac
     assert stopped.payload["service"] == ""
     assert stopped.payload["reason"] == "the hours in which GPUs may be lent are over"
     assert lab.store.hand_backs(START) == ()
+
+
+def test_a_service_that_fits_on_no_node_is_told_of_and_keeps_no_job_waiting():
+    lab = Lab(replace(CHAT, gpus_per_replica=16))
+    lab.ask(Submit(text=ONE.format(gpus=4)))
+    lab.turns(20)
+
+    board = lab.store.board()
+    assert board is not None
+    assert "the largest node has 8" in board.alerts[-1]
+    assert lab.state() is JobState.COMPLETED

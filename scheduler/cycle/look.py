@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from scheduler.cycle.work import Work
-from scheduler.fleet import calendar, windows
+from scheduler.fleet import calendar, seats, windows
 from scheduler.fleet.calendar import Calendar
 from scheduler.fleet.demand import ServiceDemand
 from scheduler.fleet.pattern import Pattern
@@ -183,5 +183,16 @@ def board(seen: Snapshot, *, observe_only: bool) -> Board:
         waiting_tasks=len(seen.waiting),
         waiting_gpus=sum(max(task.gpus) * task.nodes for task in seen.waiting),
         observe_only=observe_only,
-        alerts=tuple(alert for demand in seen.demands for alert in demand.alerts),
+        alerts=(*(alert for demand in seen.demands for alert in demand.alerts), *_too_large(seen)),
     )
+
+
+def _too_large(seen: Snapshot) -> list[str]:
+    """Services that can never get a replica, which is told here alone: nothing else waits for them."""
+    largest = max((node.gpus for node in seen.pool.nodes), default=0)
+    return [
+        f"{service.name}: a replica needs {service.gpus_per_replica} GPUs on one node, the largest node has {largest}; "
+        "set gpus_per_replica of its [[service]], or add larger nodes."
+        for service in seen.services
+        if seats.fits_nowhere(service.gpus_per_replica, seen.pool)
+    ]

@@ -72,6 +72,11 @@ def seat(free: MutableMapping[str, int], gpus: int, hosting: Collection[str]) ->
     return best[2]
 
 
+def fits_nowhere(gpus: int, pool: Pool) -> bool:
+    """Whether no node could ever hold a replica of so many GPUs; False while too little is known of a node."""
+    return all(node.gpus < gpus and not node.unknown for node in pool.nodes)
+
+
 def _missing(service: Service, demand: ServiceDemand | None, pool: Pool, standing: int, pending: int) -> Missing:
     seen = service.name not in pool.unknown_services
     # Of a service that cannot be seen, what it last had counts: its replicas are still there, as far as we know.

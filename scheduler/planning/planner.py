@@ -98,6 +98,9 @@ def _seat(pool: Pool, snapshot: Snapshot, ground: _Ground) -> _Seating:
     nodes: dict[str, tuple[str, ...]] = {}
     unseated: list[Seat] = []
     for service in lacking:
+        if seats.fits_nowhere(service.gpus, pool):
+            nodes[service.service] = ()  # whoever waited for it would wait for ever
+            continue
         found = [seats.seat(left, service.gpus, ground.hosting) for _ in range(service.waiting)]
         nodes[service.service] = tuple(node for node in found if node is not None)
         unseated += [Seat(service=service.service, gpus=service.gpus) for node in found if node is None]
