@@ -108,6 +108,17 @@ def test_no_text_makes_the_reader_raise(text):
         fill(parsed.spec, JobId(1), "s3://b")
 
 
+@pytest.mark.parametrize("key", ["<", "<grid>", "<list>", "[key]", "", "{{", "None", "__root__"])
+@pytest.mark.parametrize(
+    "where", ["{}: 1", "gpujob: 1\nname: x\ncommand: [a]\nsteps: [{{{}: 1}}]", "params: {{{}: 1}}"]
+)
+def test_a_key_that_looks_like_our_own_marks_is_only_an_unknown_key(key: str, where: str):
+    text = where.format(json.dumps(key))
+
+    assert holds_together(jobfile.parse(text), len(text.splitlines()) + 1)
+    assert jobfile.parse(text).errors
+
+
 @given(st.dictionaries(st.sampled_from(KEYS), PLAIN))
 def test_no_values_make_the_reader_raise(plain):
     assert holds_together(jobfile.parse(json.dumps(plain | {"gpujob": 1})), 1)

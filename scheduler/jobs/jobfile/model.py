@@ -261,6 +261,9 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **JobFile.model_json_schema()}
 
 
+_BETWEEN = frozenset({"<grid>", "<list>", "<mapping>", "<none>", "[key]"})
+
+
 def validated(plain: object) -> tuple[JobFile | None, tuple[Fault, ...]]:
     """The file, or everything that is wrong with its shape."""
     try:
@@ -276,8 +279,17 @@ def values_of(parameters: dict[str, Any]) -> dict[str, Value]:
 
 def _faults(error: ValidationError) -> Iterator[Fault]:
     for details in error.errors(include_url=False, include_context=False)[:MAX_FAULTS]:
-        path = tuple(part for part in details["loc"] if not str(part).startswith("<") and part != "[key]")
+        path = _path(details)
         yield Fault(path=path, value=_shown(details, path), message=_message(details, path))
+
+
+def _path(details: ErrorDetails) -> Path:
+    """Where a fault is, without the names that pydantic puts between: tags of unions, and its mark of a bad key.
+
+    A key that a person wrote may look like one of them; the top of the file has none.
+    """
+    first, *rest = details["loc"] or ("",)
+    return (first, *(part for part in rest if part not in _BETWEEN)) if details["loc"] else ()
 
 
 def _shown(details: ErrorDetails, path: Path) -> str:
