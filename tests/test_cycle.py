@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
@@ -476,3 +477,23 @@ def test_a_service_that_fits_on_no_node_is_told_of_and_keeps_no_job_waiting():
     assert board is not None
     assert "the largest node has 8" in board.alerts[-1]
     assert lab.state() is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("calls", range(6))
+def test_a_job_that_missed_its_deadline_leaves_nothing_with_the_executor_wherever_we_are_killed(calls: int):
+    lab = Lab(nodes={"node-1": 8})
+    lab.world.work_s["main"] = 3000
+    lab.ask(Submit(text=ONE.format(gpus=8)))
+    lab.turns(3)
+    lab.ask(Submit(text=ONE.format(gpus=8) + "deadline: 2026-12-01T20:01Z\n"))
+    lab.turns(4)
+    lab.world.advance(60)
+    lab.world.killed_after = calls
+    with suppress(Killed):
+        lab.turns(1)
+    lab.world.killed_after = None
+    lab.new_process()
+    lab.turns(3)
+
+    assert lab.told(2)[-1] == "expired"
+    assert all(each.ended_at is not None for each in lab.world.attempts[JobId(2), TaskName("main")])

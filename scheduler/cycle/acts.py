@@ -11,7 +11,16 @@ from typing import ParamSpec
 from scheduler.cycle.work import Work
 from scheduler.errors import Unavailable
 from scheduler.jobs import templates
-from scheduler.jobs.job import TERMINAL_RUN, Intent, JobId, JobState, TaskState
+from scheduler.jobs.job import (
+    TERMINAL_JOB,
+    TERMINAL_RUN,
+    TERMINAL_TASK,
+    Intent,
+    Job,
+    JobId,
+    JobState,
+    TaskState,
+)
 from scheduler.jobs.reports import Phase, Report
 from scheduler.planning.plan import Plan, Release, ScaleDown, ScaleUp, TakeBack
 from scheduler.ports import Cluster, Executor
@@ -72,8 +81,7 @@ class Acts:
                 _try(f"take back {run.uid}", self._executor.take_back, run.uid, grace)
             elif run.intent is Intent.NONE and phase is Phase.GATED:
                 _try(f"release {run.uid}", self._executor.release, run.uid, run.placement)
-        ended_early = {JobState.EXPIRED, JobState.FAILED}  # the executor may still hold gated attempts of theirs
-        cancelled |= {job.id for job in work.jobs.values() if job.cancelled_by or job.state in ended_early}
+        cancelled |= {job.id for job in work.jobs.values() if job.cancelled_by or _only_left(work, job)}
         for report in reports:
             task = work.tasks[report.job][report.task]
             if report.phase is Phase.GATED and task.state is TaskState.FAILED:
@@ -81,7 +89,11 @@ class Acts:
                 why = work.jobs[report.job].why
                 _try(f"give up {report.uid}", self._executor.give_up, report.uid, why)
         for job in cancelled:
-            _try(f"cancel job-{job}", self._executor.cancel, job, grace)
+            self.cancel(job)
+
+    def cancel(self, job: JobId) -> bool:
+        """The executor ends all of a job; whether it took that in."""
+        return _try(f"cancel job-{job}", self._executor.cancel, job, self._grace_s)
 
     def hand_over(self, work: Work, now: datetime, storage_root: str) -> bool:
         """Jobs that may run become known to the executor; its gates keep them from running. True if one did."""
@@ -95,6 +107,12 @@ class Acts:
                 work.job(replace(job, handed_over=True))
                 handed = True
         return handed
+
+
+def _only_left(work: Work, job: Job) -> bool:
+    """All its tasks have ended, and only the executor still holds something of it."""
+    tasks = work.tasks[job.id].values()
+    return job.state not in TERMINAL_JOB and job.handed_over and all(task.state in TERMINAL_TASK for task in tasks)
 
 
 def _try(what: str, call: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> bool:

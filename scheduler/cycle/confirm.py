@@ -218,6 +218,8 @@ def _confirm_job(
             _end_cancelled(work, job_id, now, terms)
         return
     state = flow.job_state(job.spec, {t.name: t.state for t in work.tasks[job_id].values()}, job.state)
+    if state in TERMINAL_JOB and alive:
+        return  # the executor still holds attempts that we gave up; once it has ended, nobody would ask for them again
     if state is not job.state:
         work.move_job(job_id, state, now)
     if state is JobState.COMPLETED:
@@ -230,7 +232,8 @@ def _failure(work: Work, job_id: JobId, by_uid: Mapping[Uid, Report]) -> Mapping
     """The first task that failed for good, with the newest evidence of it."""
     job = work.jobs[job_id]
     failed = next(task for task in work.tasks[job_id].values() if task.state is TaskState.FAILED)
-    seen = [r for r in by_uid.values() if r.job == job_id and r.task == failed.name and r.phase is Phase.ENDED]
+    ended = [r for r in by_uid.values() if r.job == job_id and r.task == failed.name and r.phase is Phase.ENDED]
+    seen = [report for report in ended if report.started_at] or ended  # not those that were given up at their gate
     return notices.failed(job, failed, seen[-1] if seen else None)
 
 

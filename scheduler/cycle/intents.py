@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -13,6 +13,7 @@ from scheduler.jobs.job import (
     TERMINAL_RUN,
     Intent,
     Job,
+    JobId,
     JobState,
     Run,
     RunState,
@@ -28,20 +29,23 @@ _EARLIEST_STEP = timedelta(seconds=60)  # a probable start that moved by less is
 _QUIET_WAITS = frozenset({WaitReason.PREPARING, WaitReason.NEEDS_STEPS})
 
 
-def end_overdue_waits(work: Work, now: datetime, policy: Policy) -> None:
-    """Jobs that nobody approved in time, and jobs whose deadline passed before they ran."""
+def end_overdue_waits(work: Work, now: datetime, policy: Policy, cancel: Callable[[JobId], bool]) -> None:
+    """Jobs that nobody approved in time, and jobs whose deadline passed before they ran.
+
+    `cancel` ends a job at the executor first, if it can: once a job has ended, nobody would ask for that again.
+    """
     patience = timedelta(hours=policy.approval_hours)
     for job in list(work.jobs.values()):
         if job.state is JobState.AWAITING_APPROVAL and now - job.submitted_at > patience:
             expire(work, job, now, f"nobody approved it within {patience.total_seconds() / 3600:g} hours")
-        elif (
-            job.state is JobState.WAITING
-            and job.started_at is None
-            and not work.runs_of(job.id)
-            and job.spec.deadline is not None
-            and now > job.spec.deadline
-        ):
+        elif _missed_its_deadline(work, job, now) and cancel(job.id):
             expire(work, job, now, "its deadline passed before GPUs were free")
+
+
+def _missed_its_deadline(work: Work, job: Job, now: datetime) -> bool:
+    waits = job.state is JobState.WAITING and job.started_at is None and not job.cancelled_by
+    overdue = job.spec.deadline is not None and now > job.spec.deadline
+    return waits and overdue and not work.runs_of(job.id)
 
 
 def expire(work: Work, job: Job, now: datetime, why: str) -> None:

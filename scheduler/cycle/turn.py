@@ -173,7 +173,9 @@ class Cycle:
         if token is None:
             return None
         work = Work(self._out.store.live())
-        intents.end_overdue_waits(work, now, self._terms.policy)
+        # Who only observes cannot ask the executor to let go of a job; one that it does not know may end.
+        cancel = (lambda job: not work.jobs[job].handed_over) if self._terms.observe_only else self._acts.cancel
+        intents.end_overdue_waits(work, now, self._terms.policy, cancel)
         reports = self._confirm(work, now, token)
         seen = self.snapshot(work, fleet, reports)
         plan = planner.plan(seen, self._terms.policy)
