@@ -21,7 +21,7 @@ _MARKS: Mapping[JobState, str] = {
     JobState.SUBMITTED: ":inbox_tray:",
     JobState.AWAITING_APPROVAL: ":raised_hand:",
     JobState.WAITING: ":hourglass_flowing_sand:",
-    JobState.RUNNING: ":green_circle:",
+    JobState.RUNNING: ":large_green_circle:",
     JobState.PREEMPTED: ":leftwards_arrow_with_hook:",
     JobState.COMPLETED: ":white_check_mark:",
     JobState.FAILED: ":x:",
