@@ -94,7 +94,7 @@ class House:
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
-        self.port = port if _is_free(port) else _any_port()
+        self.port = port if port and _is_free(port) else _any_port()
         self.slack = f"http://127.0.0.1:{self.port}"
         self.config = folder / "gpujob.toml"
         self.people: dict[str, str] = {}  # name -> Slack's id
@@ -181,11 +181,11 @@ class House:
         raise Stopped(f"not within {seconds:g} s: {what}")
 
     def _start(self, name: str, program: str, *words: str) -> None:
-        log = (self.folder / f"{name}.log").open("ab")
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        self.processes[name] = subprocess.Popen(
-            [str(PROGRAMS / program), *words], stdout=log, stderr=log, env=environment, cwd=self.folder
-        )
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [str(PROGRAMS / program), *words], stdout=log, stderr=log, env=environment, cwd=self.folder
+            )
 
     def _all_alive(self) -> None:
         for name, process in self.processes.items():
