@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -45,6 +46,7 @@ async def page(browser: Browser, slack: Playground) -> AsyncIterator[Page]:
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.set_default_timeout(10_000)
+    expect.set_options(timeout=20_000)  # the computer may have much else to do
     await page.goto(slack.url)
     await expect(page.get_by_role("heading", name="#gpu-jobs")).to_be_visible()
     yield page
@@ -226,6 +228,19 @@ async def test_the_keyboard_alone_is_enough(page: Page, slack: Playground, clien
     await expect(messages(page)).to_contain_text("chose rerun")
 
 
+async def test_the_focus_stays_on_a_button_when_its_card_changes(page: Page, client: AsyncWebClient, bot: AsyncApp):
+    def card(state: str) -> Any:
+        return {"channel": C_GPU, "text": state, "blocks": [section(state), actions(button("cancel"))]}
+
+    posted = await client.chat_postMessage(**card("waiting"))
+    pressed = messages(page).locator("[data-action=cancel]")
+    await pressed.focus()
+    await client.chat_update(ts=posted["ts"], **card("running"))
+
+    await expect(messages(page)).to_contain_text("running")
+    await expect(pressed).to_be_focused()
+
+
 async def test_escape_closes_a_form_and_the_app_is_told(page: Page, slack: Playground, app: AsyncApp, connect: Connect):
     closed: list[str] = []
 
@@ -278,6 +293,14 @@ async def test_markup_is_drawn_as_slack_draws_it(page: Page, client: AsyncWebCli
     await expect(message.locator("code")).to_have_text("code")
     await expect(message.get_by_role("link", name="link")).to_have_attribute("href", "https://example.com")
     await expect(message.locator(".text")).to_contain_text("@bo 1970-01-01 a < b")
+
+
+async def test_today_has_a_capital_only_where_it_begins_a_date(page: Page, client: AsyncWebClient):
+    now = int(time.time())
+    text = f"<!date^{now}^{{date_short_pretty}}|x> and <!date^{now}^since {{date_short_pretty}}|x>"
+    await client.chat_postMessage(channel=C_GPU, text=text)
+
+    await expect(page.get_by_role("article").locator(".text")).to_have_text("Today and since today")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -44,14 +44,17 @@ let askAgain = false;
 async function refresh() {
   if (asking) { askAgain = true; return; }
   asking = true;
-  do {
-    askAgain = false;
-    const answer = await fetch(`/playground/state?user=${encodeURIComponent(place.me)}`);
-    const next = await answer.json();
-    if (next.me === place.me) draw(next);
-    else askAgain = true;
-  } while (askAgain);
-  asking = false;
+  try {
+    do {
+      askAgain = false;
+      const answer = await fetch(`/playground/state?user=${encodeURIComponent(place.me)}`);
+      const next = await answer.json();
+      if (next.me === place.me) draw(next);
+      else askAgain = true;
+    } while (askAgain);
+  } finally {
+    asking = false; // one lost answer must not be the last one asked for
+  }
 }
 
 function draw(next) {

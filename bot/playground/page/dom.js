@@ -39,7 +39,10 @@ export function reconcile(parent, entries) {
   });
   while (parent.children.length > nodes.length) parent.lastElementChild.remove();
   if (focus && !parent.contains(document.activeElement)) {
-    parent.querySelector(`[data-key="${CSS.escape(focus.key)}"]`)?.querySelector(`[data-focus="${CSS.escape(focus.name)}"]`)?.focus();
+    const place = parent.querySelector(`[data-key="${CSS.escape(focus.key)}"]`);
+    // An edited message has new block ids; what a button does stays the same.
+    const same = (attribute, value) => value && place?.querySelector(`[data-${attribute}="${CSS.escape(value)}"]`);
+    (same("focus", focus.name) ?? same("action", focus.action))?.focus();
   }
 }
 
@@ -48,5 +51,5 @@ function focusPath(parent) {
   if (!active || !parent.contains(active)) return null;
   const key = active.closest("[data-key]")?.dataset.key;
   const name = active.dataset.focus;
-  return key && name ? { key, name } : null;
+  return key && name ? { key, name, action: active.dataset.action } : null;
 }

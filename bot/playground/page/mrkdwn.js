@@ -10,6 +10,7 @@ const EMOJI = {
   stopwatch: "⏱️", clock3: "🕒", calendar: "📅", chart_with_upwards_trend: "📈", bar_chart: "📊", moneybag: "💰",
   floppy_disk: "💾", gear: "⚙️", lock: "🔒", wave: "👋", zap: "⚡", fire: "🔥", bulb: "💡", inbox_tray: "📥", package: "📦",
   computer: "💻", page_facing_up: "📄", link: "🔗", robot_face: "🤖", recycle: "♻️", checkered_flag: "🏁", octagonal_sign: "🛑",
+  raised_hand: "✋", hand: "✋", leftwards_arrow_with_hook: "↩️", alarm_clock: "⏰",
 };
 
 const INLINE = /`([^`\n]+)`|<([^<>\n]+)>|(?<![\w*])\*(?=\S)([^*\n]*[^\s*])\*(?![\w*])|(?<!\w)_(?=\S)([^_\n]*[^\s_])_(?!\w)|(?<![\w~])~(?=\S)([^~\n]*[^\s~])~(?![\w~])|:([a-z0-9_+-]+):/g;
@@ -98,10 +99,13 @@ function date(target, fallback, world) {
   const [, epoch, format, link] = target.split("^");
   const when = new Date(Number(epoch) * 1000);
   if (Number.isNaN(when.valueOf())) return decode(fallback ?? "");
-  const shown = emojis(decode(format ?? "")).replace(/\{(\w+)\}/g, (whole, name) => formatted(when, name, world) ?? whole);
+  const shown = emojis(decode(format ?? "")).replace(/\{(\w+)\}/g, (whole, name, at) => placed(formatted(when, name, world), at) ?? whole);
   const time = h("time", { datetime: when.toISOString(), title: fallback ? decode(fallback) : null }, shown);
   return link ? anchor(decode(link), time) : time;
 }
+
+// As in Slack: "Today" where it begins the format, "today" within it.
+const placed = (shown, at) => (at && /^(Today|Yesterday|Tomorrow)$/.test(shown) ? shown.toLowerCase() : shown);
 
 export function formatted(when, name, world) {
   const as = (options) => new Intl.DateTimeFormat("en-US", { timeZone: world.tz, ...options }).format(when);
