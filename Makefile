@@ -53,6 +53,7 @@ node-bolt: $(READY) ## the official Node @slack/bolt against the playground
 
 screenshots: $(READY) ## docs/images, from the real playground page
 	$(BIN)/python -m tests.screenshots
+	GPUJOB_SCREENSHOTS=1 $(BIN)/python -m pytest -m browser -p no:randomly tests/browser
 
 lock: ## requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --all-extras pyproject.toml -o requirements.lock
