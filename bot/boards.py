@@ -24,7 +24,7 @@ def pool(board: Board | None, zone: ZoneInfo) -> Message:
     )
     services = [
         f"• *{escape(service.name)}*: {words.count(service.have, 'replica')} (needs {service.want}), "
-        f"{words.gpus(service.gpus)}; {escape(cut(service.why, 200))}"
+        f"{words.gpus(service.gpus)}. {escape(cut(service.why, 200))}"
         for service in board.services[:SHOWN]
     ]
     windows = [_window(window, zone) for window in board.windows[:SHOWN]] or ["No GPUs can be lent right now."]

@@ -138,13 +138,17 @@ def _step(name: str, tasks: Sequence[Task]) -> str:
     return f"• *{escape(name)}*: {said}{_progress(tasks)}"
 
 
+_STEPS = frozenset({"step", "saved_step", "from_step"})
+
+
 def _progress(tasks: Sequence[Task]) -> str:
     known = [task.progress for task in tasks if task.progress is not None]
     if not known:
         return ""
     share = sum(progress.fraction for progress in known) / len(tasks)
     values = known[0].values if len(known) == 1 else {}
-    more = " ".join(f"{key}={value}" for key, value in values.items())
+    # Steps are told in the thread when they matter; the card shows what the program adds: a loss, an epoch.
+    more = " ".join(f"{key}={value}" for key, value in values.items() if key not in _STEPS)
     return f" · {share:.0%} {escape(cut(more, 80))}".rstrip()
 
 
