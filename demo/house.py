@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -124,7 +125,10 @@ class House:
         self.until("the bot is connected", lambda: self.get("/playground/state")["connected"], 30)
 
     def close(self) -> None:
-        """Ends what was started, newest first; the scheduler's services last."""
+        """Ends what was started, newest first: jobs, processes, and the service's replicas last."""
+        scheduler = self.processes.get("scheduler")
+        if scheduler is not None and scheduler.poll() is None:
+            self._end_jobs()
         for name in reversed(list(self.processes)):
             process = self.processes[name]
             if process.poll() is None:
@@ -134,7 +138,7 @@ class House:
                 process.wait(15)
             except subprocess.TimeoutExpired:
                 process.kill()
-        self._end_replicas()
+        end_replicas(self.folder)
 
     def load(self, clients: int) -> None:
         """How many people use the service now."""
@@ -193,13 +197,22 @@ class House:
                 tail = (self.folder / f"{name}.log").read_text(errors="replace")[-1500:]
                 raise Stopped(f"the {name} ended with {process.returncode}:\n{tail}")
 
-    def _end_replicas(self) -> None:
-        """Replicas outlive the scheduler, as Deployments do; the demo takes them along."""
-        for number in _pids(f"{ROOT / 'demo' / 'replica.py'}", str(self.folder)):
-            try:
-                os.kill(number, signal.SIGTERM)
-            except ProcessLookupError:
-                continue
+    def _end_jobs(self) -> None:
+        """Programs outlive the scheduler too: what people still run here is cancelled while it can be."""
+        with contextlib.suppress(Stopped, subprocess.SubprocessError, OSError, ValueError):
+            for job in self._unfinished():
+                self.gpujob("cancel", job["id"], "--as", job["owner"])
+            self.until("all jobs have ended", lambda: not self._unfinished(), GRACE_S + 3)
+
+    def _unfinished(self) -> list[Any]:
+        return [job for state in ("waiting", "running") for job in self.gpujob("list", "--state", state)["jobs"]]
+
+
+def end_replicas(folder: Path) -> None:
+    """Replicas outlive the scheduler, as Deployments do; those of this folder end here."""
+    for number in _pids(f"{ROOT / 'demo' / 'replica.py'}", str(folder)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGTERM)
 
 
 def _pids(*words: str) -> Sequence[int]:

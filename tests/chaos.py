@@ -27,12 +27,11 @@ from typing import Any
 from bot.playground import people
 from bot.playground.refusal import NotThere
 from bot.playground.server import Playground
+from demo.house import PROGRAMS, ROOT, end_replicas
 from scheduler.jobs.job import JOB_MOVES, TERMINAL_JOB, TERMINAL_TASK, JobId, JobState, Run, RunState
 from scheduler.jobs.mail import TERMINAL_NOTICES
 from scheduler.store.mailbox import JobView, Mailbox
 
-ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = Path(sys.executable).parent
 KINDS_OF_TERMINAL = {str(kind) for kind in TERMINAL_NOTICES}
 NODES = {"node-1": 8, "node-2": 8}
 
@@ -447,7 +446,7 @@ async def main() -> int:
             for victim in victims:
                 if victim.process is not None and victim.process.returncode is None:
                     victim.process.kill()
-            _end_replicas(folder)
+            end_replicas(folder)
             mailbox.close()
     faults = broken(findings)
     print(json.dumps({**findings, "broken": faults}, indent=1))
@@ -456,17 +455,6 @@ async def main() -> int:
     else:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if faults else 0
-
-
-def _end_replicas(folder: Path) -> None:
-    """Replicas outlive the scheduler; this story takes its own along."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (entry / "cmdline").read_bytes().decode(errors="replace")
-            if "replica.py" in line and str(folder) in line:
-                os.kill(int(entry.name), signal.SIGTERM)
-        except OSError:
-            continue
 
 
 if __name__ == "__main__":
