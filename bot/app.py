@@ -78,7 +78,7 @@ async def running(chosen: BotSettings, mailbox: Mailbox, clock: Clock) -> AsyncI
     """A bot that is connected and carries; it stops cleanly at the end.
 
     Raises:
-        BadInput: Slack refuses a token.
+        BadInput: Slack refuses a token, or knows no such channel.
     """
     if not chosen.approvers:
         log.warning("no_approvers effect=nobody can approve a job way_out=[approval] approvers in the settings")
@@ -87,6 +87,7 @@ async def running(chosen: BotSettings, mailbox: Mailbox, clock: Clock) -> AsyncI
     )
     outbound = Outbound(client, posts_per_second=chosen.slack.posts_per_second)
     me = await _me(outbound)
+    await _must_know(outbound, chosen.slack.channel)
     desk = Desk(mailbox, People(outbound, chosen.approver_groups), clock)
     money = Money(currency=chosen.currency, per_gpu_hour=chosen.per_gpu_hour)
     files, voice = Files(outbound, chosen.slack.bot_token, chosen.slack.base_url), Voice(outbound)
@@ -139,6 +140,22 @@ async def _me(outbound: Outbound) -> AuthorizeResult:
             case _:
                 log.warning("slack_unreachable outcome=%s next_try_s=%s", outcome, AGAIN_S)
                 await asyncio.sleep(AGAIN_S)
+
+
+async def _must_know(outbound: Outbound, channel: str) -> None:
+    """A channel that does not exist would cost every job its card and its thread: better not to start.
+
+    Raises:
+        BadInput: Slack knows no such channel, or it is archived.
+    """
+    if not channel:
+        return
+    outcome = await outbound.call("conversations.info", {"channel": channel})
+    archived = isinstance(outcome, Sent) and outcome.data.get("channel", {}).get("is_archived", False)
+    if archived or (isinstance(outcome, Refused) and outcome.error == "channel_not_found"):
+        raise BadInput(f"[slack] channel = {channel}: {_SAID['is_archived' if archived else 'channel_not_found']}")
+    if not isinstance(outcome, Sent):
+        log.warning("channel_not_checked channel=%s why=%s", channel, _said(outcome))
 
 
 async def _connect(socket: AsyncSocketModeHandler) -> None:
@@ -210,7 +227,8 @@ async def _check(chosen: BotSettings, *, live: bool) -> int:
         faults.append("[approval] approvers is empty: nobody can approve a job.")
     if live:
         faults += await _check_slack(chosen)
-    print("\n".join(faults) if faults else "Everything is in place.")
+    good = "Everything is in place." if live else "The settings are complete. `check --live` asks Slack too."
+    print("\n".join(faults) if faults else good)
     return NO if faults else DONE
 
 
@@ -229,8 +247,25 @@ async def _check_slack(chosen: BotSettings) -> list[str]:
     for method, arguments, key in asked:
         outcome = await outbound.call(method, arguments)
         if not isinstance(outcome, Sent):
-            faults.append(f"{key}: Slack answers {method} {arguments or ''} with {outcome}")
+            named = " = ".join((key, *arguments.values()))
+            faults.append(f"{named}: {_said(outcome)}")
     return faults
+
+
+_SAID = {
+    "channel_not_found": "Slack knows no such channel, or the bot is not in it. Write its id, and /invite the bot.",
+    "is_archived": "the channel is archived. Choose another one.",
+    "no_such_subteam": "Slack knows no such user group. Write its id (S..).",
+    "invalid_auth": "Slack does not know this token. Install the app again and copy its token.",
+    "missing_scope": "the app lacks a scope. Give it the manifest of `gpujob-bot manifest`, and install it again.",
+}
+
+
+def _said(outcome: object) -> str:
+    """What Slack answered, for an operator."""
+    if isinstance(outcome, Refused):
+        return _SAID.get(outcome.error, f"Slack refuses: {outcome.error}.")
+    return f"Slack cannot be reached: {getattr(outcome, 'why', '') or 'no answer'}."
 
 
 def _now() -> datetime:

@@ -6,7 +6,7 @@ import argparse
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from scheduler.planning import planner
 from scheduler.planning.plan import Action, Plan, Release, ScaleDown, ScaleUp, TakeBack
 from scheduler.planning.snapshot import Snapshot
 from scheduler.settings import Settings
-from scheduler.store.mailbox import JobView
+from scheduler.store.mailbox import JobView, Mailbox
 from scheduler.wiring import clock, house, mailbox
 
 _STATES = {
@@ -281,18 +281,30 @@ def audit(options: argparse.Namespace, say: Say, settings: Settings) -> int:
 
 def jobs(options: argparse.Namespace, say: Say, settings: Settings) -> int:
     """Jobs, newest first: `jobs[{id, name, owner, team, state, gpus, why, submitted_at, ..}]`."""
-    found = _with_door(
-        settings,
-        lambda door: door.jobs(
-            owner=options.owner, states=_STATES[options.state] if options.state else (), limit=options.limit
-        ),
-    )
-    rows = [_job_plain(job) for job in found]
+    states = _STATES[options.state] if options.state else ()
+    rows = _with_door(settings, lambda door: _listed(door, options.owner, states, options.limit))
     lines = table(
         ("job", "name", "owner", "state", "GPUs", "why"),
         [(r["id"], r["name"], r["owner"], r["state"], r["gpus"], r["why"]) for r in rows],
     )
-    return say.answer({"jobs": rows}, lines if rows else ["No such job."])
+    return say.answer({"jobs": rows}, lines if rows else ["There is no such job."])
+
+
+def _listed(door: Mailbox, owner: str, states: Sequence[JobState], limit: int) -> list[dict[str, Any]]:
+    rows = []
+    for job in door.jobs(owner=owner, states=states, limit=limit):
+        view = None if job.why or job.state in _STATES["done"] else door.job(job.id)
+        rows.append({**_job_plain(job), "why": _why(view) if view else job.why})
+    return rows
+
+
+def _why(view: JobView) -> str:
+    """Why a job is where it is: how it ended, what it waits for, or who is asked."""
+    if view.job.why:
+        return view.job.why
+    if view.job.state is JobState.AWAITING_APPROVAL:
+        return " ".join(view.job.approval_why)
+    return next((sentence(task.wait) for task in view.tasks if task.wait is not None), "")
 
 
 def _job_plain(job: Job) -> dict[str, Any]:
@@ -327,10 +339,7 @@ def status(options: argparse.Namespace, say: Say, settings: Settings) -> int:
 
 
 def _view_plain(view: JobView) -> dict[str, Any]:
-    job = _job_plain(view.job)
-    waits = [task.wait for task in view.tasks if task.wait is not None]
-    if waits and not job["why"]:
-        job["why"] = sentence(waits[0])
+    job = {**_job_plain(view.job), "why": _why(view)}
     steps = []
     for step in view.job.spec.steps:
         tasks = [task for task in view.tasks if task.step == step.name]

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 from bot import words
+from bot.app import running
 from bot.playground.server import Playground
+from scheduler.errors import BadInput
 from scheduler.jobs.job import JobId
 from scheduler.jobs.mail import NoticeKind
 from scheduler.store.mailbox import Card, Mailbox
-from tests.bot.answering import Answering
+from scheduler.store.migrations import migrate
+from tests.bot.answering import Answering, now
 from tests.bot.bot_process import Process
-from tests.bot.conftest import Office, eventually, opened
+from tests.bot.conftest import Office, eventually, opened, settings
 
 ONE_LINE = "submit image=train:1 gpus=2 name=sft -- python t.py"
 
@@ -170,3 +173,23 @@ async def test_a_bot_without_its_tables_waits_for_them(slack: Playground, tmp_pa
     assert code == 0, log
     assert "database_not_ready" in log
     assert "gpujob migrate" in log
+
+
+@pytest.mark.parametrize(
+    ("channel", "archived", "says"), [("C0NOWHERE", False, "no such"), ("C0GPU", True, "archived")]
+)
+async def test_a_channel_that_cannot_take_cards_is_refused_at_the_start(
+    tmp_path: Path, channel: str, archived: bool, says: str
+):
+    """Started with it, the bot would give up the card and the thread of every job for good."""
+    url = f"sqlite:///{tmp_path / 'gpujob.sqlite3'}"
+    migrate(url)
+    mailbox = Mailbox(url)
+    async with Playground(port=0) as slack:
+        slack.workspace.channel("C0GPU").archived = archived
+        chosen = settings(slack, url)
+        wrong = chosen.model_copy(update={"slack": chosen.slack.model_copy(update={"channel": channel})})
+        with pytest.raises(BadInput, match=says):
+            async with running(wrong, mailbox, now):
+                pass
+    mailbox.close()

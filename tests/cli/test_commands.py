@@ -126,6 +126,19 @@ def test_a_job_from_file_to_report(serving: Gpujob):
 
 
 @pytest.mark.slow
+def test_a_list_says_why_each_job_waits(serving: Gpujob):
+    serving.json("submit", serving.file(JOB.replace("gpus: 2", "gpus: 4")), "--as", "ana")
+    serving.json("submit", serving.file(JOB + "priority: high\n"), "--as", "ana")
+    for _ in range(20):
+        rows = {row["id"]: row for row in serving.json("list")["jobs"]}
+        if rows["job-1"]["why"]:
+            break
+
+    assert "GPUs short" in rows["job-1"]["why"]
+    assert "high priority" in rows["job-2"]["why"]
+
+
+@pytest.mark.slow
 def test_cancel_approve_deny_and_rerun_answer_with_a_sentence(serving: Gpujob):
     high = serving.file(JOB + "priority: high\n")
     serving.json("submit", high, "--as", "ana")
