@@ -38,6 +38,7 @@ CHANNEL_ERRORS = frozenset(
 )
 TOKEN_ERRORS = frozenset({"account_inactive", "invalid_auth", "not_authed", "token_revoked", "token_expired"})
 LAYOUT_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long"})
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)  # what a row or a payload of another version raises
 
 
 def places(notice: Notice, owner: str) -> tuple[str, ...]:
@@ -78,11 +79,12 @@ class Courier:
         """Rounds until told to stop."""
         while not self._stopping.is_set():
             try:
-                await self.round()
+                pause = ROUND_S if await self.round() else AGAIN_S
             except Unavailable as error:
                 log.warning("database_unavailable why=%s", error)
+                pause = ROUND_S
             try:
-                await asyncio.wait_for(self._stopping.wait(), ROUND_S)
+                await asyncio.wait_for(self._stopping.wait(), pause)
             except TimeoutError:
                 continue
 
@@ -95,20 +97,39 @@ class Courier:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    async def round(self) -> None:
-        """One look into the outbox: new notices get their places, due lines and old cards get under way."""
+    async def round(self) -> bool:
+        """One look into the outbox: new notices get their places, due lines and old cards get under way.
+
+        False if something in it cannot be read.
+        """
+        readable = True
+        for look in (self._expand, self._start_lines, self._start_redraws):
+            try:
+                await look()
+            except UNREADABLE:
+                # A row of another version of the scheduler must not end the carrying, nor stop what it does not touch.
+                log.exception("outbox_unreadable look=%s", look.__name__)
+                readable = False
+        return readable
+
+    async def _expand(self) -> None:
         mailbox = self._desk.mailbox
         for notice in await self._desk.read(mailbox.unexpanded):
             view = await self._desk.read(mailbox.job, notice.job)
             await self._desk.read(mailbox.expand, notice, places(notice, view.job.owner if view else ""))
+
+    async def _start_lines(self) -> None:
         # Read before `due`: a line that ends in between would be walked again with what it has just delivered.
         busy = frozenset(self._lines)
         lines: defaultdict[str, list[Delivery]] = defaultdict(list)
-        for delivery in _in_turn(await self._desk.read(mailbox.due, 500)):
+        for delivery in _in_turn(await self._desk.read(self._desk.mailbox.due, 500)):
             lines[_line(delivery)].append(delivery)
         for name, deliveries in lines.items():
             self._start(name, busy, lambda deliveries=deliveries: self._walk(deliveries))  # type: ignore[misc]
-        for card in await self._desk.read(mailbox.stale_cards):
+
+    async def _start_redraws(self) -> None:
+        busy = frozenset(self._lines)
+        for card in await self._desk.read(self._desk.mailbox.stale_cards):
             self._start(f"card of job-{card.job}", busy, lambda card=card: self._redraw(card))  # type: ignore[misc]
 
     def _start(self, name: str, busy: frozenset[str], walk: Callable[[], Coroutine[Any, Any, bool]]) -> None:
@@ -123,7 +144,7 @@ class Courier:
             moved = await walk()
         except Unavailable as error:
             log.warning("database_unavailable line=%s why=%s", name, error)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except UNREADABLE:
             # One message that cannot be drawn must not stop the others; it stays due and the log names it.
             log.exception("line_broken line=%s", name)
         finally:

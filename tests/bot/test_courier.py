@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 from slack_sdk.web.async_client import AsyncWebClient
+from sqlalchemy import create_engine, delete, insert
 
 from bot import news
 from bot.courier import places
 from bot.playground.server import Playground
 from scheduler.jobs.job import JobId, JobState
 from scheduler.jobs.mail import Notice, NoticeId, NoticeKind
+from scheduler.store import tables
 from scheduler.store.mailbox import Card, Mailbox
-from tests.bot.answering import Answering
+from tests.bot.answering import Answering, now
 from tests.bot.conftest import Office, eventually, opened
 
 
@@ -138,6 +140,29 @@ async def test_slk_08_another_notice_of_the_same_job_is_not_taken_for_it(
     async with opened(slack, scheduler, mailbox, url) as office:
         await eventually(lambda: not mailbox.due())
         assert kinds(office, card) == ["submitted", "waiting", "waiting"]
+
+
+@pytest.mark.parametrize("expanded", [False, True])
+async def test_a_notice_of_a_newer_scheduler_ends_no_carrying(office: Office, *, expanded: bool):
+    card = await submitted(office)
+    engine = create_engine(office.url)
+    with engine.begin() as rows:
+        strange = insert(tables.notices).values(
+            job=1, kind="paused", at=now(), payload="{}", expanded=expanded, terminal=False
+        )
+        (notice,) = rows.execute(strange.returning(tables.notices.c.id)).one()
+        if expanded:
+            rows.execute(insert(tables.deliveries).values(notice=notice, place="thread", state="open"))
+    office.scheduler.move(1, JobState.RUNNING)
+
+    # What it does not touch goes on while it is there, everything once it can be read.
+    await eventually(lambda: "job-1 sft: running" in office.slack.messages("C0GPU")[0]["text"])
+    with engine.begin() as rows:
+        rows.execute(delete(tables.deliveries).where(tables.deliveries.c.notice == notice))
+        rows.execute(delete(tables.notices).where(tables.notices.c.id == notice))
+    engine.dispose()
+    office.scheduler.tell(1, NoticeKind.STARTED)
+    await eventually(lambda: kinds(office, card) == ["submitted", "started"])
 
 
 async def test_a_redrawn_card_keeps_its_metadata_even_after_a_restart(
