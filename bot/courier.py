@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -23,7 +23,9 @@ from scheduler.store.mailbox import Card, Delivery, DeliveryState, JobView
 log = logging.getLogger("gpujob.bot.courier")
 
 ROUND_S = 0.2  # between two looks into the outbox
+LOOK = 500  # deliveries of one look
 AGAIN_S = 1.0  # before a line that got stuck is tried again
+JOB_LINE, CARD_LINE = "job-", "card of job-"
 CHANNEL_ERRORS = frozenset(
     {
         "channel_not_found",
@@ -119,21 +121,35 @@ class Courier:
             await self._desk.read(mailbox.expand, notice, places(notice, view.job.owner if view else ""))
 
     async def _start_lines(self) -> None:
-        # Read before `due`: a line that ends in between would be walked again with what it has just delivered.
-        busy = frozenset(self._lines)
+        # Read before `due`: a line that ends in between would be walked again with what it has just delivered. Left
+        # out of it: what a slow channel holds up must not fill the look and hide what is due elsewhere.
+        busy = self._busy()
         lines: defaultdict[str, list[Delivery]] = defaultdict(list)
-        for delivery in _in_turn(await self._desk.read(self._desk.mailbox.due, 500)):
+        due = await self._desk.read(
+            self._desk.mailbox.due,
+            LOOK,
+            busy_jobs=_jobs(busy, JOB_LINE),
+            busy_places=[name for name in busy if name.startswith("dm:")],
+        )
+        for delivery in _in_turn(due):
             lines[_line(delivery)].append(delivery)
         for name, deliveries in lines.items():
             self._start(name, busy, lambda deliveries=deliveries: self._walk(deliveries))  # type: ignore[misc]
 
     async def _start_redraws(self) -> None:
-        busy = frozenset(self._lines)
-        for card in await self._desk.read(self._desk.mailbox.stale_cards):
-            self._start(f"card of job-{card.job}", busy, lambda card=card: self._redraw(card))  # type: ignore[misc]
+        busy = self._busy()
+        stale = await self._desk.read(self._desk.mailbox.stale_cards, busy_jobs=_jobs(busy, CARD_LINE))
+        for card in stale:
+            self._start(f"{CARD_LINE}{card.job}", busy, lambda card=card: self._redraw(card))  # type: ignore[misc]
+
+    def _busy(self) -> frozenset[str]:
+        """Lines that are under way, or wait after they got stuck."""
+        now = asyncio.get_running_loop().time()
+        self._stuck_until = {name: until for name, until in self._stuck_until.items() if until > now}
+        return frozenset((*self._lines, *self._stuck_until))
 
     def _start(self, name: str, busy: frozenset[str], walk: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-        if name in busy or self._stuck_until.get(name, 0.0) > asyncio.get_running_loop().time():
+        if name in busy:
             return
         task = asyncio.create_task(self._carry(name, walk))
         self._lines[name] = task
@@ -365,7 +381,11 @@ def _in_turn(due: Sequence[Delivery]) -> list[Delivery]:
 
 
 def _line(delivery: Delivery) -> str:
-    return delivery.place if delivery.place.startswith("dm:") else f"job-{delivery.notice.job}"
+    return delivery.place if delivery.place.startswith("dm:") else f"{JOB_LINE}{delivery.notice.job}"
+
+
+def _jobs(lines: Iterable[str], kind: str) -> list[JobId]:
+    return [JobId(int(name.removeprefix(kind))) for name in lines if name.startswith(kind)]
 
 
 def _shown(message: Message) -> dict[str, Any]:

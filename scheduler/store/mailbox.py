@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NewType
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, FromClause, Row, delete, exists, func, insert, select, update
 
 from scheduler.codec import word_of
 from scheduler.errors import Conflict
@@ -179,13 +179,21 @@ class Mailbox:
             if connection.execute(mark).rowcount and opened:
                 connection.execute(insert(tables.deliveries), opened)
 
-    def due(self, limit: int = 200) -> tuple[Delivery, ...]:
-        """Deliveries that are open or tried, in the order of their notices."""
-        deliveries = tables.deliveries.c
+    def due(
+        self, limit: int = 200, *, busy_jobs: Collection[JobId] = (), busy_places: Collection[str] = ()
+    ) -> tuple[Delivery, ...]:
+        """Deliveries that are open or tried, in the order of their notices.
+
+        Without those to the card or thread of busy jobs, those to busy places, and those that wait for such a one.
+        """
+        deliveries, ours = tables.deliveries.c, ("card", "thread")
+        before = tables.deliveries.alias()
+        waits = exists().where(before.c.notice == deliveries.notice, before.c.place.in_(ours), _pending(before))
+        busy = tables.notices.c.job.in_(busy_jobs) & (deliveries.place.in_(ours) | waits)
         pending = (
             rows.NOTICES.select.add_columns(*deliveries)
             .join(tables.deliveries, deliveries.notice == tables.notices.c.id)
-            .where(_pending())
+            .where(_pending(), ~busy, deliveries.place.not_in(busy_places))
             .order_by(deliveries.notice, deliveries.id)
             .limit(limit)
         )
@@ -221,12 +229,12 @@ class Mailbox:
             if not connection.execute(update(cards).where(cards.c.job == card.job).values(columns)).rowcount:
                 connection.execute(insert(cards).values(columns))
 
-    def stale_cards(self, limit: int = 200) -> tuple[Card, ...]:
-        """Cards that show an older version than their job has, longest unseen first."""
+    def stale_cards(self, limit: int = 200, *, busy_jobs: Collection[JobId] = ()) -> tuple[Card, ...]:
+        """Cards that show an older version than their job has, longest unseen first; without those of busy jobs."""
         cards, jobs = tables.cards.c, tables.jobs.c
         stale = (
             _CARDS.select.join(tables.jobs, jobs.id == cards.job)
-            .where(jobs.version > cards.shown_version)
+            .where(jobs.version > cards.shown_version, cards.job.not_in(busy_jobs))
             .order_by(cards.drawn)
             .limit(limit)
         )
@@ -259,8 +267,8 @@ class Mailbox:
 _CARDS = rows.Shape[Card](Card, tables.cards)
 
 
-def _pending() -> ColumnElement[bool]:
-    return tables.deliveries.c.state.in_([DeliveryState.OPEN.value, DeliveryState.TRIED.value])
+def _pending(deliveries: FromClause = tables.deliveries) -> ColumnElement[bool]:
+    return deliveries.c.state.in_([DeliveryState.OPEN.value, DeliveryState.TRIED.value])
 
 
 def _delivery(row: Row[Any]) -> Delivery:

@@ -12,13 +12,13 @@ from slack_sdk.web.async_client import AsyncWebClient
 from sqlalchemy import create_engine, delete, insert
 
 from bot import news
-from bot.courier import places
+from bot.courier import LOOK, places
 from bot.playground.server import Playground
 from scheduler.jobs.job import JobId, JobState
 from scheduler.jobs.mail import Notice, NoticeId, NoticeKind
 from scheduler.store import tables
 from scheduler.store.mailbox import Card, Mailbox
-from tests.bot.answering import Answering, now
+from tests.bot.answering import Answering, a_tell, now
 from tests.bot.conftest import Office, eventually, opened
 
 
@@ -297,6 +297,17 @@ async def test_slk_40_a_limit_of_one_channel_delays_no_other_and_loses_nothing(o
     await eventually(lambda: len(kinds(office, near)) == 4)
     assert time.monotonic() - begun >= 2.0
     assert kinds(office, near) == ["submitted", "waiting", "started", "step_done"]
+
+
+async def test_slk_40_a_channel_that_holds_up_more_than_one_look_delays_no_other(office: Office):
+    office.slack.faults.rate_limit("chat.postMessage", channel="C0GPU", retry_after=60, times=-1)
+    job = office.scheduler.submit(channel="C0GPU")
+    office.scheduler.record(*(a_tell(job, NoticeKind.WAITING) for _ in range(LOOK)))
+    await eventually(lambda: not office.mailbox.unexpanded())
+
+    other = office.scheduler.submit(channel="C0NLP")
+    assert await eventually(lambda: office.mailbox.card(other))
+    assert office.mailbox.card(job) is None
 
 
 async def test_slk_40_updates_that_had_to_wait_become_one_with_the_newest_state(office: Office):

@@ -107,6 +107,23 @@ def test_deliveries_are_due_in_the_order_of_their_notices(mailbox, record):
     assert [delivery.notice for delivery in mailbox.due(limit=1)] == [notices[0]]
 
 
+def test_what_is_busy_hides_nothing_that_is_due_elsewhere(mailbox, record):
+    record(added(1), added(2), *(Tell(notice=a_notice(number)) for number in (1, 1, 2)))
+    first, second, other = mailbox.unexpanded()
+    for notice, places in ((first, ["card", "dm:U_ANA"]), (second, ["thread"]), (other, ["card", "dm:U_BO"])):
+        mailbox.expand(notice, places)
+
+    def due(**busy) -> list[tuple[int, str]]:
+        return [(delivery.notice.job, delivery.place) for delivery in mailbox.due(2, **busy)]
+
+    assert due(busy_jobs=[first.job]) == [(2, "card"), (2, "dm:U_BO")]
+    assert due(busy_jobs=[first.job], busy_places=["dm:U_BO"]) == [(2, "card")]
+
+    # Its card stands, so its direct message waits for nothing that goes on in the thread.
+    mailbox.delivered(mailbox.due()[0].id, "C_GPU", TS)
+    assert due(busy_jobs=[first.job], busy_places=["dm:U_BO"]) == [(1, "dm:U_ANA"), (2, "card")]
+
+
 def test_slk_35_a_timestamp_keeps_its_zeros(mailbox, record):
     (notice,) = told(mailbox, record, NoticeKind.SUBMITTED)
     mailbox.expand(notice, ["card"])
@@ -168,6 +185,7 @@ def test_a_card_is_stale_while_its_job_has_a_newer_version(mailbox, record):
 
     record(ChangeTask(was=a_task(1).state, now=a_task(1, failures=1)))
     assert [card.job for card in mailbox.stale_cards(limit=2)] == [2, 3]
+    assert [card.job for card in mailbox.stale_cards(limit=2, busy_jobs=[a_job(2).id])] == [3, 1]
     assert [card.job for card in mailbox.stale_cards()] == [2, 3, 1]
 
 
