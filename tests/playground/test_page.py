@@ -216,13 +216,17 @@ async def test_the_keyboard_alone_is_enough(page: Page, slack: Playground, clien
     await page.keyboard.type("2")
     await page.keyboard.press("Enter")
     await expect(messages(page)).to_contain_text("sweep 2 None")
+    await expect(page.get_by_role("dialog")).to_be_hidden()  # an open form keeps the focus, and gives it back as it closes
 
+    more = page.get_by_role("button", name="More actions")
     await box(page).focus()
     for _ in range(12):
         await page.keyboard.press("Shift+Tab")
-        if await page.evaluate("document.activeElement.getAttribute('aria-label')") == "More actions":
+        if await more.evaluate("button => button === document.activeElement"):
             break
+    await expect(more).to_be_focused()
     await page.keyboard.press("Enter")
+    await expect(page.get_by_role("menuitem", name="logs")).to_be_focused()
     await page.keyboard.press("ArrowDown")
     await page.keyboard.press("Enter")
     await expect(messages(page)).to_contain_text("chose rerun")
