@@ -23,7 +23,7 @@ demo: $(READY) ## the story of one night on this computer; GPUJOB_DEMO_EXIT=1 en
 	$(BIN)/python -m demo
 
 test: $(READY) ## everything that needs only Python
-	$(BIN)/python -m pytest -n auto -m "not browser and not node_bolt"
+	$(BIN)/python -m pytest -n auto -m "not browser and not node_bolt and not cluster and not node"
 
 check: format lint types contracts test ## what every commit passes
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from scheduler.fleet.pool import Pool, Replica
 from scheduler.fleet.readings import Series
-from scheduler.jobs.job import Job, JobId, JobState, Run, RunState, Task, TaskState, Uid
+from scheduler.jobs.job import Job, JobId, JobState, Run, RunState, Task, TaskName, TaskState, Uid
 from scheduler.jobs.mail import Answer, Board, Notice, Request, RequestId
 from scheduler.jobs.order import JobOrder
 from scheduler.jobs.reports import Report
@@ -50,8 +50,11 @@ class Cluster(Protocol):
 class Executor(Protocol):
     """Runs jobs. It owns the DAG; we own when and where, through a gate before each attempt."""
 
-    def submit(self, order: JobOrder) -> None:
+    def submit(self, order: JobOrder, ended: Mapping[TaskName, bool] = {}) -> None:
         """Hand over a whole job; its first tasks appear as gated attempts. Said twice, it is done once.
+
+        `ended` are the tasks that need not be tried any more; True = done. An executor that cannot take a large job at
+        once takes what may start, and is asked again when a task waits that it has no attempt of.
 
         Raises:
             Unavailable: not carried out, or nobody knows.
@@ -84,6 +87,14 @@ class Executor(Protocol):
         """
         ...
 
+    def skip(self, uid: Uid, why: str) -> None:
+        """End a gated attempt as done: its task is, and the executor did not see it. No longer gated: nothing.
+
+        Raises:
+            Unavailable: not carried out, or nobody knows.
+        """
+        ...
+
     def cancel(self, job: JobId, grace_s: float) -> None:
         """End all of a job: no new attempts, gated ones vanish, running ones end as in `take_back`.
 
@@ -92,8 +103,10 @@ class Executor(Protocol):
         """
         ...
 
-    def reports(self, jobs: Collection[JobId], now: datetime) -> tuple[Report, ...]:
+    def reports(self, jobs: Mapping[JobId, Collection[Uid]], now: datetime) -> tuple[Report, ...]:
         """All attempts of these jobs, oldest first within a task; jobs it does not know have none.
+
+        The uids are attempts that the caller takes for live: of these it is told even if only their end is known.
 
         Raises:
             Unavailable: nothing can be said.

@@ -112,7 +112,7 @@ class Bench:
         return self.state.locked
 
     def reports(self, job: int = 1) -> tuple[Report, ...]:
-        return self.executor.reports([JobId(job)], clock())
+        return self.executor.reports({JobId(job): ()}, clock())
 
     def report(self, uid: str) -> Report:
         return next(report for report in self.reports(int(uid.partition(".")[0])) if report.uid == uid)

@@ -103,7 +103,7 @@ class World:
             if attempt.code:
                 self.done_s[key] = 0.0
 
-    def submit(self, order: JobOrder) -> None:
+    def submit(self, order: JobOrder, ended: Mapping[TaskName, bool] = {}) -> None:
         self._call("executor", "submit")
         self.orders.setdefault(order.job, order)
         self._open(order.job)
@@ -141,6 +141,13 @@ class World:
             attempt.ended_at, attempt.code, attempt.message = self.now, 1, f"{FINAL} {why}"
             self._open(attempt.job)
 
+    def skip(self, uid: Uid, why: str) -> None:
+        self._call("executor", "skip")
+        attempt = self._find(uid)
+        if attempt is not None and attempt.released_at is None and attempt.ended_at is None:
+            attempt.ended_at, attempt.code, attempt.message = self.now, 0, why
+            self._open(attempt.job)
+
     def cancel(self, job: JobId, grace_s: float) -> None:
         self._call("executor", "cancel")
         self.cancelled.add(job)
@@ -151,7 +158,7 @@ class World:
                 elif attempts[-1].stop_asked_at is None:
                     attempts[-1].stop_asked_at = self.now
 
-    def reports(self, jobs: Collection[JobId], now: datetime) -> tuple[Report, ...]:
+    def reports(self, jobs: Mapping[JobId, Collection[Uid]], now: datetime) -> tuple[Report, ...]:
         self._call("executor", "reports")
         for job in jobs:
             self._open(job)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ParamSpec
 
 from scheduler.cycle.work import Work
@@ -19,6 +19,8 @@ from scheduler.jobs.job import (
     Job,
     JobId,
     JobState,
+    Task,
+    TaskName,
     TaskState,
 )
 from scheduler.jobs.reports import Phase, Report
@@ -28,6 +30,9 @@ from scheduler.ports import Cluster, Executor
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
+_MAY_RUN = frozenset({JobState.WAITING, JobState.RUNNING, JobState.PREEMPTED})
+_WAITS = frozenset({TaskState.WAITING, TaskState.PREEMPTED})
+_ASK_AGAIN = timedelta(seconds=10)
 
 
 class Acts:
@@ -37,6 +42,7 @@ class Acts:
         self._executor = executor
         self._cluster = cluster
         self._grace_s = grace_s
+        self._asked_at: dict[JobId, datetime] = {}  # jobs handed over again for tasks without an attempt
 
     def act(self, work: Work, plan: Plan, reports: Sequence[Report]) -> None:
         """What earlier turns meant and what this one means, in the order of the plan."""
@@ -84,6 +90,9 @@ class Acts:
         cancelled |= {job.id for job in work.jobs.values() if job.cancelled_by or _only_left(work, job)}
         for report in reports:
             task = work.tasks[report.job][report.task]
+            if report.phase is Phase.GATED and task.state is TaskState.DONE:
+                # Its end was seen by us alone: the executor took the attempt for stopped, and would run it again.
+                _try(f"skip {report.uid}", self._executor.skip, report.uid, "done already")
             if report.phase is Phase.GATED and task.state is TaskState.FAILED:
                 # We gave up a task that the executor would try again: its time is used up, or nobody saw why it ends.
                 why = work.jobs[report.job].why
@@ -95,18 +104,38 @@ class Acts:
         """The executor ends all of a job; whether it took that in."""
         return _try(f"cancel job-{job}", self._executor.cancel, job, self._grace_s)
 
-    def hand_over(self, work: Work, now: datetime, storage_root: str) -> bool:
+    def hand_over(self, work: Work, reports: Sequence[Report], now: datetime, storage_root: str) -> bool:
         """Jobs that may run become known to the executor; its gates keep them from running. True if one did."""
         handed = False
+        alive = {(report.job, report.task) for report in reports if report.phase is not Phase.ENDED}
         for job in list(work.jobs.values()):
-            ready = job.state in {JobState.WAITING, JobState.RUNNING} and not job.cancelled_by
-            if not ready or job.handed_over or (job.spec.start_after is not None and job.spec.start_after > now):
+            if job.cancelled_by or job.state not in _MAY_RUN:
                 continue
-            order = templates.fill(job.spec, job.id, storage_root)
-            if _try(f"submit {job.label}", self._executor.submit, order):
+            if job.handed_over:
+                if self._lacks_attempts(work, job, alive, now):
+                    self._submit(work, job, storage_root)
+            elif (job.spec.start_after or now) <= now and self._submit(work, job, storage_root):
                 work.job(replace(job, handed_over=True))
                 handed = True
+        self._asked_at = {job: at for job, at in self._asked_at.items() if job in work.jobs}
         return handed
+
+    def _submit(self, work: Work, job: Job, storage_root: str) -> bool:
+        order = templates.fill(job.spec, job.id, storage_root)
+        ended = {task.name: task.state is TaskState.DONE for task in work.tasks[job.id].values() if _over(task)}
+        return _try(f"submit {job.label}", self._executor.submit, order, ended)
+
+    def _lacks_attempts(self, work: Work, job: Job, alive: Collection[tuple[JobId, TaskName]], now: datetime) -> bool:
+        """A task waits, and the executor shows nothing of it: the rest of a job that it could not take at once."""
+        waits = any(task.state in _WAITS and (job.id, task.name) not in alive for task in work.tasks[job.id].values())
+        if not waits or now - self._asked_at.get(job.id, now - _ASK_AGAIN) < _ASK_AGAIN:
+            return False
+        self._asked_at[job.id] = now
+        return True
+
+
+def _over(task: Task) -> bool:
+    return task.state in TERMINAL_TASK
 
 
 def _only_left(work: Work, job: Job) -> bool:

@@ -68,13 +68,17 @@ class _Heard:
 
 def confirm(work: Work, reports: Iterable[Report], now: datetime, policy: Policy, terms: notices.Terms) -> None:
     """Brings `work` up to what the executor reports, and adds the notices that follow from it."""
-    by_uid = {report.uid: report for report in reports}
+    reports = tuple(reports)
+    by_uid = {report.uid: report for report in reports if not report.whole_task}
     heard: Mapping[JobId, _Heard] = defaultdict(_Heard)
     alive = {report.job for report in by_uid.values() if report.phase is not Phase.ENDED}
     for uid in list(work.runs):
         run = work.runs[uid]
         if run.state not in TERMINAL_RUN:
             _confirm_run(work, run, by_uid.get(uid), now, policy, heard[run.job])
+    for report in reports:
+        if report.whole_task:
+            _ended_unseen(work, report, now, heard[report.job])
     for job_id in list(work.jobs):
         if work.jobs[job_id].state not in TERMINAL_JOB:
             _confirm_job(work, job_id, heard[job_id], by_uid, now, terms, alive=job_id in alive)
@@ -194,6 +198,21 @@ def _task_after(
             work.job(replace(work.jobs[job.id], why=work.jobs[job.id].why or named))
         return
     work.move_task(job.id, task.name, _TASK_AFTER[outcome.verdict], now)
+
+
+def _ended_unseen(work: Work, report: Report, now: datetime, heard: _Heard) -> None:
+    """The executor ended a task, and nobody saw the attempt that did: its run was called lost, or there was none."""
+    task = work.tasks[report.job][report.task]
+    if task.state not in {TaskState.WAITING, TaskState.PREEMPTED}:
+        return
+    if report.exit_code == 0:
+        work.move_task(task.job, task.name, TaskState.DONE, now)
+        heard.moved_on.add(task.step)
+        return
+    work.move_task(task.job, task.name, TaskState.FAILED, now)
+    job = work.jobs[task.job]
+    said = report.message.removeprefix(outcomes.FINAL).strip()
+    work.job(replace(job, why=job.why or f"{task.name}: {said}"))
 
 
 def _confirm_job(

@@ -24,7 +24,6 @@ from scheduler.jobs.job import (
     Task,
     TaskName,
     TaskState,
-    Uid,
 )
 from scheduler.jobs.mail import Board, BoardService, BoardWindow
 from scheduler.jobs.reports import Phase, Report
@@ -56,7 +55,7 @@ def snapshot(
 ) -> Snapshot:
     """Everything that the plan of this turn depends on."""
     now = fleet.at
-    gated = {(report.job, report.task): report.uid for report in reports if report.phase is Phase.GATED}
+    gated = {(report.job, report.task): report for report in reports if report.phase is Phase.GATED}
     return Snapshot(
         now=now,
         pool=fleet.pool,
@@ -79,7 +78,7 @@ def snapshot(
     )
 
 
-def _waiting(work: Work, gated: Mapping[tuple[JobId, TaskName], Uid]) -> list[WaitingTask]:
+def _waiting(work: Work, gated: Mapping[tuple[JobId, TaskName], Report]) -> list[WaitingTask]:
     waiting = []
     for job in work.jobs.values():
         if job.state not in _WANTS_GPUS or job.cancelled_by:
@@ -87,18 +86,18 @@ def _waiting(work: Work, gated: Mapping[tuple[JobId, TaskName], Uid]) -> list[Wa
         steps = {step.name: step for step in job.spec.steps}
         for task in work.tasks[job.id].values():
             if task.state in {TaskState.WAITING, TaskState.PREEMPTED}:
-                uid = gated.get((job.id, task.name))
-                waiting.append(_waiting_task(job, task, steps[task.step], uid))
+                report = gated.get((job.id, task.name))
+                waiting.append(_waiting_task(job, task, steps[task.step], report))
     return waiting
 
 
-def _waiting_task(job: Job, task: Task, step: StepSpec, uid: Uid | None) -> WaitingTask:
+def _waiting_task(job: Job, task: Task, step: StepSpec, gated: Report | None) -> WaitingTask:
     return WaitingTask(
         job=job.id,
         task=task.name,
         step=task.step,
-        uid=uid,
-        gpus=step.gpus,
+        uid=gated.uid if gated else None,
+        gpus=step.gpus if gated is None or gated.gpus is None else (gated.gpus,),
         nodes=step.nodes,
         submitted_at=job.submitted_at,
         since=task.since,

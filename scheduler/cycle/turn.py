@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -19,6 +19,7 @@ from scheduler.fleet.calendar import Calendar
 from scheduler.fleet.demand import DemandMemory, ServiceDemand
 from scheduler.fleet.pattern import Pattern
 from scheduler.fleet.services import Service
+from scheduler.jobs.job import JobId, Uid
 from scheduler.jobs.mail import Request, RequestId
 from scheduler.jobs.reports import Report
 from scheduler.jobs.waits import Wait, WaitReason
@@ -184,7 +185,7 @@ class Cycle:
             return plan
         self._record(work, seen, plan, reports, token)
         self._acts.act(work, plan, reports)
-        if self._acts.hand_over(work, now, self._terms.house.terms.storage_root):
+        if self._acts.hand_over(work, reports, now, self._terms.house.terms.storage_root):
             self._out.store.record(work.changes(), token)
         return plan
 
@@ -205,7 +206,7 @@ class Cycle:
         """What would be decided now; nothing is recorded, nothing is done."""
         fleet = self.observe(now)
         work = Work(self._out.store.live())
-        reports = self._out.executor.reports(tuple(work.jobs), now)
+        reports = self._out.executor.reports(_attempts(work, work.jobs), now)
         confirm.confirm(work, reports, now, self._terms.policy, self._terms.house.terms)
         seen = self.snapshot(work, fleet, reports)
         return seen, planner.plan(seen, self._terms.policy)
@@ -222,8 +223,8 @@ class Cycle:
         return self._pattern
 
     def _confirm(self, work: Work, now: datetime, token: int) -> tuple[Report, ...]:
-        known = tuple(job.id for job in work.jobs.values() if job.handed_over or job.cancelled_by)
-        reports = self._out.executor.reports(known, now)
+        known = [job.id for job in work.jobs.values() if job.handed_over or job.cancelled_by]
+        reports = self._out.executor.reports(_attempts(work, known), now)
         confirm.confirm(work, reports, now, self._terms.policy, self._terms.house.terms)
         changes = work.changes()
         if changes:
@@ -284,6 +285,11 @@ class Cycle:
                 self._observed[wanted.service] = row
                 changes.append(row)
         return changes
+
+
+def _attempts(work: Work, jobs: Iterable[JobId]) -> dict[JobId, frozenset[Uid]]:
+    """The attempts that we take for live, by job."""
+    return {job: frozenset(run.uid for run in work.runs_of(job)) for job in jobs}
 
 
 def _differs(old: ShowBoard, new: ShowBoard) -> bool:

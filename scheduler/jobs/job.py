@@ -96,7 +96,8 @@ JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
 
 TASK_MOVES: Mapping[TaskState, frozenset[TaskState]] = {
     _T.BLOCKED: frozenset({_T.WAITING, _T.CANCELLED}),
-    _T.WAITING: frozenset({_T.RUNNING, _T.FAILED, _T.CANCELLED}),
+    # waiting -> done: the executor knows the end of a run that nobody saw
+    _T.WAITING: frozenset({_T.RUNNING, _T.DONE, _T.FAILED, _T.CANCELLED}),
     # running -> waiting: a run that never really began, or a real failure that `retries` allows again
     _T.RUNNING: frozenset({_T.WAITING, _T.PREEMPTED, _T.DONE, _T.FAILED, _T.CANCELLED}),
     _T.PREEMPTED: frozenset({_T.RUNNING, _T.DONE, _T.FAILED, _T.CANCELLED}),

@@ -38,4 +38,6 @@ class Report:
     exit_code: int | None = None  # None after the end: nobody saw it (a lost node, a killed machine)
     message: str = ""
     progress: Progress | None = None
+    gpus: int | None = None  # a node; a gated attempt can only be released with so many. None: any choice of its step
+    whole_task: bool = False  # no attempt of ours: it says how the executor ended the task, whatever we saw of it
     tail: str = ""  # last lines of its output, for an attempt that ended with another code than 0

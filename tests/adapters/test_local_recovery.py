@@ -343,4 +343,4 @@ def test_the_end_is_on_disk_with_its_code_and_its_time(bench: Bench):
     end = json.loads((bench.state.attempt(JobId(1), TaskName("train"), 1) / "0" / "exit.json").read_text())
 
     assert (end["code"], end["message"], end["stopped"]) == (137, "ended by SIGKILL", False)
-    assert bench.executor.reports([JobId(1)], clock())[0].uid == Uid("1.train.1")
+    assert bench.executor.reports({JobId(1): ()}, clock())[0].uid == Uid("1.train.1")

@@ -53,7 +53,7 @@ def test_who_has_no_lock_may_look_but_not_act(bench: Bench):
     reader = LocalExecutor(LocalState(bench.folder), bench.nodes, clock)
     bench.executor.submit(an_order(a_task("train")))
 
-    (seen,) = reader.reports([JobId(1)], clock())
+    (seen,) = reader.reports({JobId(1): ()}, clock())
 
     assert (seen.uid, seen.phase) == ("1.train.1", Phase.GATED)
     acts: tuple[Callable[[], None], ...] = (
@@ -72,12 +72,12 @@ def test_who_has_no_lock_sees_what_the_scheduler_does_meanwhile(bench: Bench):
     reader = LocalExecutor(state, bench.nodes, clock)
     cluster = LocalCluster(state, bench.nodes, (), clock)
     bench.executor.submit(an_order(a_task("train", "sleep 30")))
-    before = reader.reports([JobId(1)], clock())[0].phase
+    before = reader.reports({JobId(1): ()}, clock())[0].phase
     bench.release("1.train.1")
     bench.phase("1.train.1", Phase.RUNNING)
 
     assert before is Phase.GATED
-    assert reader.reports([JobId(1)], clock())[0].phase is Phase.RUNNING
+    assert reader.reports({JobId(1): ()}, clock())[0].phase is Phase.RUNNING
     assert [hold.holder for hold in cluster.pool(clock()).holds] == ["1.train.1"]
 
 
@@ -85,13 +85,13 @@ def test_who_looked_first_and_acts_later_knows_what_happened_in_between(bench: B
     state = LocalState(bench.folder)
     late = LocalExecutor(state, bench.nodes, clock)
     bench.executor.submit(an_order(a_task("train", f"echo ran >> {bench.files}/ran")))
-    late.reports([JobId(1)], clock())
+    late.reports({JobId(1): ()}, clock())
     bench.run("1.train.1")
     bench.state.unlock()
 
     state.lock()
     late.release(Uid("1.train.1"), {"node-1": 1})
-    (end,) = late.reports([JobId(1)], clock())
+    (end,) = late.reports({JobId(1): ()}, clock())
     state.unlock()
 
     assert end.phase is Phase.ENDED
@@ -289,7 +289,7 @@ def test_a_thousand_waiting_jobs_are_reported_in_a_moment(tmp_path: Path):
         order = an_order(a_task("prep"), a_task("train", needs=["prep"]), job=job)
         bench.state.job(JobId(job)).mkdir(parents=True)
         (bench.state.job(JobId(job)) / "order.json").write_text(json.dumps(to_plain(order)))
-    jobs = [JobId(job) for job in range(1, 1001)]
+    jobs = {JobId(job): () for job in range(1, 1001)}
     first = bench.executor.reports(jobs, clock())
 
     began = time.perf_counter()

@@ -365,3 +365,15 @@ def test_a_gang_ends_as_a_whole_when_one_program_fails(bench: Bench):
     end = bench.ended("1.train.1")
 
     assert (end.exit_code, end.stop_asked_at, end.tail) == (9, None, "bad luck")
+
+
+def test_a_gated_attempt_that_is_skipped_ends_as_done_and_its_dag_goes_on(bench: Bench):
+    bench.executor.submit(an_order(a_task("train"), a_task("after", needs=["train"])))
+    (gated,) = bench.reports()
+
+    bench.executor.skip(gated.uid, "done already")
+    bench.executor.skip(gated.uid, "said twice")
+
+    assert bench.gated() == ["1.after.1"]
+    bench.restart()
+    assert bench.gated() == ["1.after.1"]

@@ -216,7 +216,9 @@ async def test_the_keyboard_alone_is_enough(page: Page, slack: Playground, clien
     await page.keyboard.type("2")
     await page.keyboard.press("Enter")
     await expect(messages(page)).to_contain_text("sweep 2 None")
-    await expect(page.get_by_role("dialog")).to_be_hidden()  # an open form keeps the focus, and gives it back as it closes
+    await expect(
+        page.get_by_role("dialog")
+    ).to_be_hidden()  # an open form keeps the focus, and gives it back as it closes
 
     more = page.get_by_role("button", name="More actions")
     await box(page).focus()

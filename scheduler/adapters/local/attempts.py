@@ -138,18 +138,22 @@ def read_job(folder: Path, ledger: Ledger) -> JobFiles | None:
     return job
 
 
-def withdraw(job: JobFiles, task: TaskName, number: int, now: datetime, final: str = "") -> None:
-    """Take a gated attempt away; the next one follows from it, or none if there is a `final` message.
+def withdraw(job: JobFiles, task: TaskName, number: int, now: datetime, final: str = "", done: str = "") -> None:
+    """Take a gated attempt away; the next one follows from it, or none if it is `final` or `done`, and why.
 
     Raises:
         Unavailable: the disk refused.
     """
-    files.write_once(job.folder / task / str(number) / "withdrawn.json", {"at": now.timestamp(), "final": final})
-    job.attempts[task].append(_withdrawn(final))
+    files.write_once(
+        job.folder / task / str(number) / "withdrawn.json", {"at": now.timestamp(), "final": final, "done": done}
+    )
+    job.attempts[task].append(_withdrawn(final, done))
     job.derive()
 
 
-def _withdrawn(final: str) -> End:
+def _withdrawn(final: str, done: str) -> End:
+    if done:
+        return End(code=0, message=done)
     return End(code=GIVEN_UP, message=final) if final else End(withdrawn=True)
 
 
@@ -174,7 +178,7 @@ def _attempts(folder: Path, ledger: Ledger) -> list[Lease | End]:
     while True:
         attempt = folder / str(len(found) + 1)
         if (taken := files.read(attempt / "withdrawn.json")) is not None:
-            found.append(_withdrawn(str(taken.get("final", ""))))
+            found.append(_withdrawn(str(taken.get("final", "")), str(taken.get("done", ""))))
         elif (lease := ledger.find(attempt)) is not None:
             found.append(lease)
         else:

@@ -12,7 +12,7 @@ from scheduler.adapters.local.lease import Lease, Seat, Tenant
 from scheduler.adapters.local.state import LocalState, parse_uid, uid_of
 from scheduler.errors import Unavailable
 from scheduler.fleet.pool import HolderKind
-from scheduler.jobs.job import JobId, Uid
+from scheduler.jobs.job import JobId, TaskName, Uid
 from scheduler.jobs.order import JobOrder, TaskOrder
 from scheduler.jobs.outcomes import FINAL
 from scheduler.jobs.reports import Report
@@ -32,7 +32,7 @@ class LocalExecutor:
         self._jobs: dict[JobId, JobFiles] = {}
         self._term = 0
 
-    def submit(self, order: JobOrder) -> None:
+    def submit(self, order: JobOrder, ended: Mapping[TaskName, bool] = {}) -> None:  # noqa: ARG002 - all is taken at once
         """Keep the whole job; its first tasks are gated from now on."""
         with self._state.turn:
             self._take_office()
@@ -81,6 +81,15 @@ class LocalExecutor:
             if named is not None and job is not None and job.gated(named[1]) == named[2]:
                 attempts.withdraw(job, named[1], named[2], self._clock(), f"{FINAL} {why}")
 
+    def skip(self, uid: Uid, why: str) -> None:
+        """A gated attempt ends as done."""
+        with self._state.turn:
+            self._take_office()
+            named = parse_uid(uid)
+            job = self._job(named[0]) if named else None
+            if named is not None and job is not None and job.gated(named[1]) == named[2]:
+                attempts.withdraw(job, named[1], named[2], self._clock(), done=why)
+
     def cancel(self, job: JobId, grace_s: float) -> None:
         """No new attempts; those that run are stopped."""
         with self._state.turn:
@@ -93,7 +102,7 @@ class LocalExecutor:
             found.cancel_grace_s = grace_s if found.cancel_grace_s is None else found.cancel_grace_s
             self._stop(found, found.live(), grace_s)
 
-    def reports(self, jobs: Collection[JobId], now: datetime) -> tuple[Report, ...]:
+    def reports(self, jobs: Mapping[JobId, Collection[Uid]], now: datetime) -> tuple[Report, ...]:
         """All attempts of these jobs, as their files stand."""
         with self._state.turn:
             self._follow(now)

@@ -1,0 +1,1 @@
+"""Argo Workflows: a job as Workflows, and the port `Executor` made of their pods."""

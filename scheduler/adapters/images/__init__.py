@@ -1,0 +1,1 @@
+"""Container registries: which digest a tag stands for."""

@@ -1,0 +1,208 @@
+"""Requests to the API server: auth, TLS and proxies from the official client, plain JSON in and out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+from kubernetes import client, config
+
+from scheduler.errors import BadInput, Unavailable
+
+STRATEGIC = "application/strategic-merge-patch+json"
+MERGE = "application/merge-patch+json"
+JSON = "application/json"
+_CONNECT_S = 5.0
+_READ_S = 30.0
+
+
+@dataclass
+class Refused(Exception):
+    """The API server said no: it was understood, and not carried out."""
+
+    status: int  # HTTP
+    reason: str  # NotFound, Conflict, Invalid, ..
+    message: str
+    causes: tuple[str, ...] = field(default=())
+
+    def __str__(self) -> str:
+        return f"the API server refused ({self.status} {self.reason}): {self.message}"
+
+
+class Gone(Exception):
+    """A watch from so old a version is not possible any more (410): list again."""
+
+
+class Api:
+    """One API server, as one user. Safe for many threads."""
+
+    def __init__(self, configuration: client.Configuration, connections: int = 32) -> None:
+        configuration.connection_pool_maxsize = connections
+        configuration.retries = False
+        self._configuration = configuration
+        self._client = client.ApiClient(configuration)
+        self._http: urllib3.PoolManager = self._client.rest_client.pool_manager
+        self.host: str = configuration.host
+
+    def get(self, path: str, **query: str | int) -> Any:
+        """The object or list at a path.
+
+        Raises:
+            Refused: the answer was 4xx.
+            Unavailable: no answer, or 5xx.
+        """
+        return self.call("GET", path, query=query)
+
+    def create(self, path: str, body: Mapping[str, Any], **query: str | int) -> Any:
+        """POST. Raises as `get`."""
+        return self.call("POST", path, body, query=query)
+
+    def patch(self, path: str, body: Mapping[str, Any], content: str = MERGE, **query: str | int) -> Any:
+        """PATCH. Raises as `get`."""
+        return self.call("PATCH", path, body, content, query=query)
+
+    def delete(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """DELETE. Raises as `get`."""
+        return self.call("DELETE", path, body)
+
+    def text(self, path: str, **query: str | int) -> str:
+        """An answer that is no JSON: logs. Raises as `get`."""
+        return self._request("GET", path, query=query).decode(errors="replace")
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        content: str = JSON,
+        query: Mapping[str, str | int] | None = None,
+    ) -> Any:
+        """One request, its answer decoded. Raises as `get`."""
+        answer = self._request(method, path, body, content, query)
+        try:
+            return json.loads(answer)
+        except ValueError as error:
+            raise Unavailable(f"{self.host} answered {method} {path} with something that is no JSON") from error
+
+    def watch(self, path: str, version: str, timeout_s: int, silence_s: float) -> Iterator[tuple[str, Any]]:
+        """Events from `version` on, bookmarks too, until the server closes after `timeout_s`.
+
+        Raises:
+            Gone: `version` is too old.
+            Refused: the answer was another 4xx.
+            Unavailable: no answer, 5xx, or `silence_s` without a word.
+        """
+        query: dict[str, str | int] = {
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": timeout_s,
+        }
+        try:
+            reply = self._open("GET", path, query=query, read_s=silence_s)
+            try:
+                if reply.status >= 400:
+                    _raise(reply.status, reply.data)
+                rest = b""
+                for chunk in reply.stream(65536, decode_content=True):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in filter(None, lines):
+                        event = json.loads(line)
+                        if event["type"] == "ERROR":
+                            _raise(event["object"].get("code", 500), json.dumps(event["object"]).encode())
+                        yield event["type"], event["object"]
+            finally:
+                reply.close()
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise Unavailable(f"the watch of {path} broke: {error}") from error
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        content: str = JSON,
+        query: Mapping[str, str | int] | None = None,
+    ) -> bytes:
+        try:
+            reply = self._open(method, path, body, content, query)
+            data: bytes = reply.data
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unavailable(f"{self.host} did not answer {method} {path}: {error}") from error
+        if reply.status >= 400:
+            try:
+                _raise(reply.status, data)
+            except Gone as error:
+                raise Refused(410, "Gone", str(error)) from error
+        return data
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        content: str = JSON,
+        query: Mapping[str, str | int] | None = None,
+        read_s: float = _READ_S,
+    ) -> urllib3.BaseHTTPResponse:
+        headers = {"accept": JSON, "content-type": content, "user-agent": "gpujob"}
+        # Refreshes a token that rotates. Where it is kept depends on how it was found.
+        keys = self._configuration.get_api_key_with_prefix
+        token = keys("BearerToken") or keys("authorization")
+        if token:
+            headers["authorization"] = token
+        return self._http.request(
+            method,
+            self.host + path + (f"?{urlencode(query)}" if query else ""),
+            body=None if body is None else json.dumps(body).encode(),
+            headers=headers,
+            timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
+            retries=False,
+            preload_content=False,
+        )
+
+
+def connect(kubeconfig: str = "", context: str = "", connections: int = 32) -> Api:
+    """The API server of a kubeconfig file; "" = the pod we run in, else the file that kubectl would take.
+
+    Raises:
+        BadInput: neither is there, or the file cannot be used.
+    """
+    configuration = client.Configuration()
+    try:
+        if kubeconfig:
+            config.load_kube_config(kubeconfig, context or None, configuration)
+        else:
+            _load_default(configuration, context)
+    except (config.ConfigException, OSError) as error:
+        raise BadInput(
+            f"[cluster] kubeconfig: no way to the API server: {error}. Run in the cluster, or name a kubeconfig file."
+        ) from error
+    return Api(configuration, connections)
+
+
+def _load_default(configuration: client.Configuration, context: str) -> None:
+    try:
+        config.load_incluster_config(configuration)
+    except config.ConfigException:
+        config.load_kube_config(None, context or None, configuration)
+
+
+def _raise(status: int, data: bytes) -> None:
+    try:
+        told = json.loads(data)
+    except ValueError:
+        told = {}
+    told = told if isinstance(told, dict) else {}
+    message = str(told.get("message") or data.decode(errors="replace")[:300])
+    reason = str(told.get("reason") or "")
+    if status == 410:
+        raise Gone(message)
+    if status >= 500 or status == 401:
+        raise Unavailable(f"the API server answered {status}: {message}")
+    causes = tuple(str(one.get("reason", "")) for one in (told.get("details") or {}).get("causes") or ())
+    raise Refused(status, reason, message, causes)

@@ -1,0 +1,19 @@
+"""Names that we write into the cluster; people find them in their manifests, too."""
+
+from __future__ import annotations
+
+GROUP = "gpujob.io"
+GATE = f"{GROUP}/hold"  # the scheduling gate of every attempt
+JOB = f"{GROUP}/job"  # label: job-41
+TASK = f"{GROUP}/task"  # label: sft-3
+RANK = f"{GROUP}/rank"  # label: place in a gang, from 0
+SPEC = f"{GROUP}/spec-hash"  # annotation
+RUN = f"{GROUP}/run"  # annotation of a released pod: the uid of the attempt that it belongs to
+SUCCEEDED = f"{GROUP}/succeeded"  # annotation prefix of a released pod: .../succeeded.sft = "sft-0,sft-2"
+PRIORITY_CLASS = "gpujob-batch"
+GANG_SERVICE = "gpujob-gang"  # headless; gives the pods of a gang their addresses
+GANG_PORT = 29500
+STATUS_FINALIZER = "workflows.argoproj.io/status"
+WORKFLOW = "workflows.argoproj.io/workflow"  # label that Argo gives its pods
+NODE_ID = "workflows.argoproj.io/node-id"  # annotation that Argo gives its pods
+HOSTNAME = "kubernetes.io/hostname"
