@@ -62,6 +62,9 @@ class Storage(Section):
     """Section `[storage]`."""
 
     root: str = ""  # s3://bucket/prefix or file:///folder; "" = a folder beside the local cluster's state
+    endpoint: str = ""  # of an S3 that is not Amazon's, such as "https://s3.example.com"
+    region: str = ""
+    secret: str = ""  # a Secret in the namespace of the jobs, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY
 
 
 class CalendarHours(Section):

@@ -48,6 +48,8 @@ class Service:
         self._give_up = give_up
         self._one_at_a_time = threading.Lock()
         self._stopping = threading.Event()
+        self._turning = threading.Event()
+        self._hinted = threading.Event()  # something happened since the last turn began
         self._finished_at = time.monotonic()  # the clock of the day may jump
         self.scheduler = BackgroundScheduler(
             timezone=UTC,
@@ -73,8 +75,13 @@ class Service:
         self._stopping.set()
 
     def hint(self) -> None:
-        """Something happened: the next turn comes at once. A lost hint costs time, never truth."""
-        if not self._stopping.is_set():
+        """Something happened: the next turn comes at once, or right after the one under way. From any thread."""
+        self._hinted.set()
+        if not self._turning.is_set():
+            self._bring_forward()
+
+    def _bring_forward(self) -> None:
+        if not self._stopping.is_set() and self.scheduler.running:
             self.scheduler.modify_job("turn", next_run_time=self._clock())
 
     def _take_in(self) -> None:
@@ -89,6 +96,16 @@ class Service:
             self.hint()
 
     def _turn(self) -> None:
+        self._turning.set()
+        self._hinted.clear()
+        try:
+            self._one_turn()
+        finally:
+            self._turning.clear()
+            if self._hinted.is_set():  # what happened meanwhile may have come too late for this turn
+                self._bring_forward()
+
+    def _one_turn(self) -> None:
         began = time.monotonic()
         try:
             fleet = self._cycle.observe(self._clock())

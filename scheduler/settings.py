@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -25,15 +26,37 @@ from scheduler.configfile import (
 from scheduler.errors import BadInput
 from scheduler.policy import Policy
 
+_DNS_LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+
+
+class TolerationSection(Section):
+    """A taint that pods of jobs do not mind: `{key = "nvidia.com/gpu"}`, with value and effect if these matter."""
+
+    key: str
+    value: str = ""  # "" = any
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+
 
 class ClusterSection(Section):
     """Section `[cluster]`."""
 
     kind: Literal["local", "kubernetes"] = "local"
-    namespace: str = "gpujob"
     tick_s: float = Field(default=5.0, ge=0.1, le=300)
     grace_s: float | None = Field(default=None, ge=0, le=3600)  # the same as policy.grace_s
     state: str = ".gpujob"  # local: the folder of its runs and replicas
+    # Kubernetes:
+    namespace: str = Field(default="gpujobs", pattern=_DNS_LABEL)  # of the jobs
+    kubeconfig: str = ""  # a file; "" = the pod that this runs in, else the file that kubectl would take
+    context: str = ""
+    gpu_resource: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
+    tolerations: tuple[TolerationSection, ...] = (TolerationSection(key="nvidia.com/gpu"),)  # of jobs
+    service_account: str = Field(default="gpujob-runner", pattern=_DNS_LABEL)  # of the pods of jobs
+    cooldown_s: float = Field(default=300.0, ge=0, le=86_400)  # a node that refused a pod is left alone for so long
+    stale_s: float = Field(default=30.0, ge=1, le=90)  # nothing is lent on news of the cluster older than this
+    cpu_per_gpu: str = "1"  # requests of each pod of a job, as Kubernetes writes them; one share without GPUs
+    memory_per_gpu: str = "4Gi"
+    run_as_user: int | None = Field(default=None, ge=1)  # of the pods of jobs; none = as the image says
+    keep_hours: float = Field(default=168.0, ge=1)  # a finished Workflow stays so long
 
 
 class NodeSection(Section):
@@ -69,9 +92,9 @@ class ServiceSection(Section):
     """A `[[service]]`."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")
-    namespace: str = ""
-    deployment: str = ""
-    url: str = ""
+    namespace: str = ""  # Kubernetes
+    deployment: str = ""  # Kubernetes: the name of its Deployment, StatefulSet or LeaderWorkerSet
+    url: str = "http://{ip}:{port}/metrics"  # Kubernetes: of a replica; {port} is its prometheus.io/port, or 8000
     gpus_per_replica: int = Field(default=1, ge=1, le=64)
     max_num_seqs: int = Field(default=256, ge=1)
     min_replicas: int = Field(default=1, ge=0)
@@ -212,6 +235,8 @@ def _together(settings: Settings) -> list[str]:
     for service in settings.services:
         faults += _service(service, settings, largest)
     root = settings.storage.root
+    if settings.cluster.kind == "kubernetes":
+        faults += _on_kubernetes(settings)
     if root and not root.startswith(("s3://", "file:///")):
         faults.append(f'[storage] root = "{root}": must start with s3:// or file:///')
     if settings.cluster.kind == "local" and root.startswith("s3://"):
@@ -240,6 +265,30 @@ def _service(service: ServiceSection, settings: Settings, largest: int | None) -
             for replica in service.replica
             if known and replica.node not in known
         ]
-    elif not service.deployment:
+        return faults
+    if not service.deployment:
         faults.append(f"{where} deployment is missing: the name of its Deployment, StatefulSet or LeaderWorkerSet")
+    if not service.namespace:
+        faults.append(f"{where} namespace is missing: the one that its {service.deployment or 'Deployment'} lives in")
+    elif service.namespace == settings.cluster.namespace:
+        faults.append(f'{where} namespace = "{service.namespace}" is the one of the jobs; services live in another')
+    if service.command or service.replica:
+        faults.append(f'{where}: command and replica are only used with kind = "local"')
+    return faults
+
+
+def _on_kubernetes(settings: Settings) -> list[str]:
+    faults = []
+    if settings.nodes:
+        faults.append(
+            '[[node]] is only used with kind = "local"; on Kubernetes the API server says which nodes there are'
+        )
+    storage = settings.storage
+    if not storage.root:
+        faults.append(
+            "[storage] root is missing: outputs and checkpoints of pods go to object storage; "
+            'write root = "s3://bucket/prefix"'
+        )
+    if storage.secret and not re.fullmatch(_DNS_LABEL, storage.secret):
+        faults.append(f'[storage] secret = "{storage.secret}": write the name of a Secret in the namespace of the jobs')
     return faults

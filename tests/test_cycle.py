@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -17,6 +18,8 @@ from scheduler.fleet.services import Mode, Service
 from scheduler.jobs.admission import Rules
 from scheduler.jobs.job import JobId, JobState, RunState, TaskName, Uid
 from scheduler.jobs.mail import Answer, Body, Cancel, Decide, Logs, Person, Rerun, Submit
+from scheduler.jobs.order import JobOrder
+from scheduler.jobs.reports import Phase, Report
 from scheduler.policy import Policy
 from scheduler.store.memory import MemoryStore
 from tests.world import START, Killed, World
@@ -497,3 +500,100 @@ def test_a_job_that_missed_its_deadline_leaves_nothing_with_the_executor_whereve
 
     assert lab.told(2)[-1] == "expired"
     assert all(each.ended_at is not None for each in lab.world.attempts[JobId(2), TaskName("main")])
+
+
+class Forgetful(World):
+    """An executor that takes a job in parts, and whose attempts can be made to vanish."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        self.submitted: list[dict[str, bool]] = []
+        self.hidden: set[str] = set()  # tasks of which it shows no attempt
+        self.whole: list[Report] = []
+        self.misjudged: TaskName | None = None  # Argo sees no more of its end than that its pod was deleted
+
+    def submit(self, order: JobOrder, ended: Mapping[TaskName, bool] = {}) -> None:
+        self.submitted.append(dict(ended))
+        super().submit(order, ended)
+
+    def reports(self, jobs: Mapping[JobId, Collection[Uid]], now: datetime) -> tuple[Report, ...]:
+        shown = [report for report in super().reports(jobs, now) if report.task not in self.hidden]
+        if self.misjudged and (JobId(1), self.misjudged) in self.attempts:
+            shown = [report for report in shown if report.task == self.misjudged]
+            self._misjudge(JobId(1), self.misjudged)
+        return (*shown, *(report for report in self.whole if report.job in jobs))
+
+    def _misjudge(self, job: JobId, task: TaskName) -> None:
+        tried = self.attempts[job, task]
+        if tried[-1].ended_at is not None:
+            tried[-1].code, self.misjudged = 143, None
+            self.attempts = {(job, task): tried}
+            self._open(job)
+
+
+def forgetful(text: str) -> tuple[Lab, Forgetful]:
+    lab = Lab()
+    world = Forgetful({"node-1": 8, "node-2": 8}, ())
+    lab.world = world
+    lab.new_process()
+    lab.ask(Submit(text=text))
+    return lab, world
+
+
+def whole(task: str, code: int | None, message: str = "") -> Report:
+    return Report(
+        uid=Uid("x"),
+        job=JobId(1),
+        task=TaskName(task),
+        phase=Phase.ENDED,
+        exit_code=code,
+        message=message,
+        whole_task=True,
+    )
+
+
+def test_a_job_is_handed_over_again_while_a_task_waits_that_has_no_attempt():
+    lab, world = forgetful(PIPELINE)
+    world.hidden = {"train-0", "train-1", "train-2"}
+    lab.turns(30)
+    often = len(world.submitted)
+    world.hidden = set()
+    lab.turns(60)
+
+    assert 3 <= often <= 15, "once at first, then every ten seconds at most"
+    assert world.submitted[-1] == {"prepare": True}
+    assert lab.state() is JobState.COMPLETED
+
+
+def test_the_executor_may_know_that_a_task_is_done_whose_end_nobody_saw():
+    lab, world = forgetful(ONE.format(gpus=4))
+    world.work_s["main"] = 1000
+    lab.turns(5)
+    world.hidden = {"main"}
+    lab.turns(2)
+    lost = lab.told()
+    world.whole = [whole("main", 0)]
+    lab.turns(3)
+
+    assert lost[-1] == "node_lost"
+    assert lab.state() is JobState.COMPLETED
+
+
+def test_the_executor_may_say_that_a_task_can_never_run():
+    lab, world = forgetful(ONE.format(gpus=4))
+    world.hidden = {"main"}
+    world.whole = [whole("main", None, "gpujob-final: Argo ended its Workflow: exceeded quota")]
+    lab.turns(5)
+
+    assert lab.state() is JobState.FAILED
+    assert "exceeded quota" in str(lab.store.job(JobId(1)))
+
+
+def test_a_gated_attempt_of_a_task_that_is_done_is_skipped():
+    lab, world = forgetful(PIPELINE)
+    world.misjudged = TaskName("prepare")
+    lab.turns(90)
+
+    assert "executor.skip" in world.calls
+    assert lab.state() is JobState.COMPLETED
+    assert [run.task for run in lab.store.job_runs(JobId(1))].count(TaskName("prepare")) == 1

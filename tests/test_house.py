@@ -38,7 +38,7 @@ PLANTED = [
     ("bot/settings.py", "import scheduler.settings", "6"),
     ("bot/cards.py", "import scheduler.store.tables", "7"),
     ("scheduler/cli/showing.py", "import scheduler.store.tables", "7"),
-    ("scheduler/wiring.py", "import apscheduler", "8"),
+    ("scheduler/wiring/__init__.py", "import apscheduler", "8"),
     ("scheduler/settings.py", "import sqlalchemy", "8"),
     ("bot/courier.py", "import sqlmodel", "8"),
 ]

@@ -29,6 +29,7 @@ class Cycling:
         self.finished = threading.Event()
         self.enough = 5
         self.hang: threading.Event | None = None
+        self.looking = threading.Event()
 
     def take_in(self, now: datetime, enough: Callable[[], bool]) -> bool:
         self.taken += 1
@@ -36,6 +37,7 @@ class Cycling:
         return asked > 0
 
     def observe(self, now: datetime) -> Pool:
+        self.looking.set()
         if self.hang is not None:
             self.hang.wait(10)
         if self.errors:
@@ -79,6 +81,22 @@ def test_a_request_brings_the_next_turn_forward():
     thread.join(10)
 
     assert came, "the second turn waited for its interval of 60 s"
+
+
+def test_a_hint_that_comes_during_a_turn_brings_another_turn_after_it():
+    cycle = Cycling()
+    cycle.enough = 2
+    cycle.hang = threading.Event()
+    service, thread = running(cycle, Ticks(turn_s=60, take_in_s=0.02, watchdog_s=60))
+    assert cycle.looking.wait(10)
+
+    service.hint()
+    cycle.hang.set()
+    came = cycle.finished.wait(10)
+    service.stop()
+    thread.join(10)
+
+    assert came, "what happened during the first turn waited for an interval of 60 s"
 
 
 def test_argo_r23_an_error_inside_a_tick_does_not_end_the_ticks():

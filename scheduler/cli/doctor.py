@@ -48,6 +48,7 @@ def _database(settings: Settings) -> Check:
 def _fleet(parts: House) -> Iterator[Check]:
     now = clock()
     try:
+        parts.ground.look()
         pool = parts.outside.cluster.pool(now)
     except Unavailable as error:
         yield Check(what="cluster", ok=False, says=f"does not answer: {error}")

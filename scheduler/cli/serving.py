@@ -6,16 +6,12 @@ import argparse
 import logging
 import signal
 
-from scheduler.adapters.local.state import LocalState
 from scheduler.cli.doctor import examine
 from scheduler.cli.say import NO, Say, table
-from scheduler.errors import Unavailable
 from scheduler.service import Service, Ticks
 from scheduler.settings import Settings
 from scheduler.store import migrations
-from scheduler.wiring import check_metrics, clock, house, pause
-
-_LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.1
+from scheduler.wiring import check_metrics, clock, house
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +32,8 @@ def serve(options: argparse.Namespace, say: Say, settings: Settings) -> int:
     service = Service(parts.cycle, Ticks(turn_s=tick_s, watchdog_s=max(60.0, 3 * tick_s)), clock)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.stop())
-    _take_the_folder(parts.state)
+    parts.ground.take()
+    parts.ground.listen(service.hint)
     if not settings.approval.approvers:
         log.warning("[approval] approvers is empty: nobody can approve a job that needs it")
     if settings.metrics.kind == "prometheus":
@@ -46,21 +43,9 @@ def serve(options: argparse.Namespace, say: Say, settings: Settings) -> int:
     service.run()
     parts.outside.leadership.let_go(parts.cycle.owner)
     parts.store.close()
-    parts.state.unlock()
+    parts.ground.leave()
     log.info("gpujob has stopped")
     return 0
-
-
-def _take_the_folder(state: LocalState) -> None:
-    """One that was just killed may hold the folder for a moment longer: what it was starting ends first."""
-    for _ in range(_LOCK_TRIES - 1):
-        try:
-            state.lock()
-        except Unavailable:
-            pause(_LOCK_PAUSE_S)
-        else:
-            return
-    state.lock()
 
 
 def doctor(_: argparse.Namespace, say: Say, settings: Settings) -> int:

@@ -191,6 +191,7 @@ def _seen(settings: Settings) -> Snapshot:
     kept = parts.store.turn()
     if kept is not None and clock() - kept[0].now <= _FRESH:
         return kept[0]
+    parts.ground.look()
     return parts.cycle.look_only(clock())[0]
 
 

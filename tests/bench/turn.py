@@ -37,7 +37,7 @@ def rows() -> Sequence[Mapping[str, object]]:
         settings = read(Loaded(Path(folder) / "gpujob.toml", data))
         migrate(settings.database_url)
         parts, door = house(settings), mailbox(settings)
-        parts.state.lock()
+        parts.ground.take()
         for number in range(JOBS):
             door.send(f"key-{number}", Person(id="U_ANA"), clock(), Submit(text=JOB.format(number=number)))
         began = perf_counter()
@@ -50,7 +50,7 @@ def rows() -> Sequence[Mapping[str, object]]:
             parts.outside.executor.cancel(JobId(number), 0.0)
         parts.store.close()
         door.close()
-        parts.state.unlock()
+        parts.ground.leave()
     on = f"{JOBS} live jobs, SQLite, local executor, 16 GPUs"
     return [
         {"name": "turn: take in", "seconds": round(taken, 4), "on": f"{JOBS} requests at once"},

@@ -205,20 +205,6 @@ def test_wrong_use_is_exit_2(gpujob: Gpujob, words: list[str]):
     assert gpujob.run(*words).returncode == 2
 
 
-def test_kubernetes_is_refused_with_a_sentence(gpujob: Gpujob):
-    done = subprocess.run(
-        [PROGRAMS / "gpujob", "windows"],
-        cwd=gpujob.folder,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        env={**os.environ, "GPUJOB__CLUSTER__KIND": "kubernetes", "GPUJOB__SERVICE__0__DEPLOYMENT": "chat"},
-    )
-
-    assert done.returncode == 2
-    assert 'kind = "local"' in done.stdout
-
-
 @pytest.mark.parametrize(
     "command", ["serve", "plan", "windows", "scale", "submit", "check", "report", "doctor", "audit"]
 )

@@ -104,6 +104,47 @@ def test_a_fault_names_the_key_the_value_and_the_way_out(tmp_path: Path, text: s
     assert all(word in said for word in words), said
 
 
+KUBERNETES = """
+[database]
+url = "sqlite:///x.sqlite3"
+[cluster]
+kind = "kubernetes"
+[storage]
+root = "s3://bucket/runs"
+secret = "storage"
+[[service]]
+name = "chat"
+namespace = "serving"
+deployment = "chat"
+"""
+
+
+def test_a_kubernetes_cluster_needs_no_nodes_and_has_defaults(tmp_path: Path):
+    found = settings(tmp_path, KUBERNETES)
+
+    assert (found.cluster.namespace, found.cluster.gpu_resource) == ("gpujobs", "nvidia.com/gpu")
+    assert found.services[0].url == "http://{ip}:{port}/metrics"
+    assert found.storage_root == "s3://bucket/runs"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("[cluster]", '[[node]]\nname = "a"\ngpus = 1\n[cluster]', ["[[node]]", "API server"]),
+        ('root = "s3://bucket/runs"', "", ["[storage] root is missing", "s3://bucket/prefix"]),
+        ('secret = "storage"', 'secret = "a/b"', ["[storage] secret", "a/b"]),
+        ('deployment = "chat"', "", ["chat deployment is missing"]),
+        ('namespace = "serving"', "", ["chat namespace is missing"]),
+        ('namespace = "serving"', 'namespace = "gpujobs"', ["gpujobs", "services live in another"]),
+        ('deployment = "chat"', 'deployment = "chat"\ncommand = ["vllm"]', ["command", 'kind = "local"']),
+    ],
+)
+def test_a_fault_of_a_kubernetes_cluster_names_the_way_out(tmp_path: Path, old: str, new: str, words: list[str]):
+    said = faults(tmp_path, KUBERNETES.replace(old, new))
+
+    assert all(word in said for word in words), said
+
+
 def test_all_faults_come_at_once(tmp_path: Path):
     said = faults(tmp_path, "[cluster]\ntick_s = 0\n[policy]\nx = 1\n[metrics]\nkind = 'guess'\n")
 

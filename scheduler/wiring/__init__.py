@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from scheduler.adapters.local.cluster import LocalCluster
-from scheduler.adapters.local.executor import LocalExecutor
-from scheduler.adapters.local.gpus import detect_gpus
-from scheduler.adapters.local.logs import LocalLogs
-from scheduler.adapters.local.services import LocalReplica, LocalService
-from scheduler.adapters.local.state import LocalState
 from scheduler.adapters.vllm import PrometheusMetrics, ScrapedMetrics, check_url
 from scheduler.cycle import intake, notices
 from scheduler.cycle.turn import Cycle, Outside, Terms
@@ -27,10 +20,11 @@ from scheduler.fleet.calendar import Calendar, Hours, parse_hours
 from scheduler.fleet.scaling import check_service
 from scheduler.fleet.services import Mode, Service
 from scheduler.jobs.admission import Rules, TeamBudget
-from scheduler.ports import Metrics
+from scheduler.ports import Cluster, Executor, LogReader, Metrics
 from scheduler.settings import Settings
 from scheduler.store.mailbox import Mailbox
 from scheduler.store.sql import SqlStore
+from scheduler.wiring.local import local
 
 
 def clock() -> datetime:
@@ -43,13 +37,56 @@ def pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
+class Ground(Protocol):
+    """Where jobs run: the nodes, what runs there, and how to begin and end with them."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """Nodes and services."""
+        ...
+
+    @property
+    def executor(self) -> Executor:
+        """Runs jobs."""
+        ...
+
+    @property
+    def logs(self) -> LogReader:
+        """Output of runs."""
+        ...
+
+    def look(self) -> None:
+        """From now on it can be looked at.
+
+        Raises:
+            Unavailable: it does not answer.
+        """
+        ...
+
+    def take(self) -> None:
+        """From now on it can be looked at, and this process acts there.
+
+        Raises:
+            Unavailable: it does not answer, or belongs to another scheduler.
+        """
+        ...
+
+    def listen(self, hint: Callable[[], None]) -> None:
+        """`hint` is called, from any thread, when a turn should come at once."""
+        ...
+
+    def leave(self) -> None:
+        """This process acts there no longer."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
     """All parts, plugged together."""
 
     settings: Settings
     store: SqlStore
-    state: LocalState
+    ground: Ground
     cycle: Cycle
     outside: Outside
 
@@ -137,42 +174,19 @@ def _asked(check: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
         return (str(error),)
 
 
-def nodes(settings: Settings) -> dict[str, int]:
-    """Local nodes: those of the settings, else this computer with the GPUs it has."""
-    if settings.nodes:
-        return {node.name: node.gpus for node in settings.nodes}
-    return {socket.gethostname().lower(): detect_gpus()}
-
-
 def house(settings: Settings, *, observe_only: bool = False) -> House:
     """Everything that `serve` and the operator's commands need.
 
     Raises:
         BadInput: the settings cannot be used.
     """
-    if settings.cluster.kind == "kubernetes":
-        raise BadInput('[cluster] kind = "kubernetes" is not there yet in this version; use kind = "local"')
     store = SqlStore(settings.database_url)
-    state = LocalState(settings.state_folder)
-    sizes = nodes(settings)
-    local_services = tuple(
-        LocalService(
-            name=row.name,
-            command=row.command,
-            gpus_per_replica=row.gpus_per_replica,
-            mode=Mode(row.mode),
-            replicas=tuple(LocalReplica(url=replica.url, node=replica.node) for replica in row.replica),
-            drain_s=row.drain_s,
-            workdir=str(settings.loaded.folder.resolve()),
-        )
-        for row in settings.services
-    )
-    programs = Path(sys.executable).parent  # `python` in a command is the one that runs gpujob
+    ground = _ground(settings)
     outside = Outside(
         metrics=metrics(settings),
-        cluster=LocalCluster(state, sizes, local_services, clock, programs),
-        executor=LocalExecutor(state, sizes, clock, programs),
-        logs=LocalLogs(state),
+        cluster=ground.cluster,
+        executor=ground.executor,
+        logs=ground.logs,
         store=store,
         leadership=store,
     )
@@ -194,7 +208,16 @@ def house(settings: Settings, *, observe_only: bool = False) -> House:
         team_gpus={team.name: team.running_gpus for team in settings.teams if team.running_gpus is not None},
         observe_only=observe_only,
     )
-    return House(settings=settings, store=store, state=state, cycle=Cycle(outside, terms), outside=outside)
+    return House(settings=settings, store=store, ground=ground, cycle=Cycle(outside, terms), outside=outside)
+
+
+def _ground(settings: Settings) -> Ground:
+    if settings.cluster.kind == "local":
+        return local(settings, clock)
+    # The clients of Kubernetes and Argo cost half a second and 60 MB; a command on a local cluster does without.
+    from scheduler.wiring.kubernetes import kubernetes  # noqa: PLC0415
+
+    return kubernetes(settings, clock)
 
 
 def mailbox(settings: Settings) -> Mailbox:
