@@ -39,8 +39,13 @@ PIPELINE = """
 gpujob: 1
 name: pipeline
 steps:
-  - {name: prepare, gpus: 0, command: [python, prep.py]}
-  - {name: train, needs: [prepare], gpus: 2, sweep: {lr: [1, 2, 3]}, parallel: 2, command: [python, train.py]}
+  - {name: prepare, gpus: 0, command: [python, prep.py], outputs: {data: "s3://runs/{{ job.id }}/data"}}
+  - name: train
+    needs: [prepare]
+    gpus: 2
+    sweep: {lr: [1, 2, 3]}
+    parallel: 2
+    command: [python, train.py, "{{ steps.prepare.outputs.data }}"]
   - {name: evaluate, needs: [train], gpus: 1, command: [python, eval.py]}
 """
 
@@ -291,6 +296,39 @@ def test_observe_only_writes_plans_down_and_acts_on_nothing():
 
     assert not {"executor.submit", "executor.release", "cluster.scale"} & set(lab.world.calls)
     assert lab.store.turn() is not None
+
+
+def test_argo_r16_a_rerun_from_a_step_runs_it_and_what_follows_on_the_outputs_of_the_first_job():
+    lab = Lab()
+    lab.ask(Submit(text=PIPELINE))
+    lab.turns(60)
+    answer = lab.ask(Rerun(job=JobId(1), from_step="train"))
+    lab.turns(60)
+
+    assert answer.ok
+    assert (lab.state(1), lab.state(2)) == (JobState.COMPLETED, JobState.COMPLETED)
+    assert {run.task for run in lab.store.job_runs(JobId(2))} == {"train-0", "train-1", "train-2", "evaluate"}
+    assert lab.world.orders[JobId(2)].tasks[0].needs == ()
+    first, second = (lab.world.orders[JobId(job)] for job in (1, 2))
+    inputs = {task.name: task.command for task in second.tasks if task.step == "train"}
+    assert inputs["train-0"] == next(task.command for task in first.tasks if task.name == "train-0")
+    assert "s3://runs/job-1/data" in inputs["train-0"]
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [("training", ["no step training", "prepare, train, evaluate"]), ("evaluate", ["step train is not done"])],
+)
+def test_a_rerun_from_a_step_that_cannot_be_says_why(step: str, words: list[str]):
+    lab = Lab()
+    lab.world.exit_codes["train-1"] = [1]
+    lab.ask(Submit(text=PIPELINE))
+    lab.turns(60)
+
+    answer = lab.ask(Rerun(job=JobId(1), from_step=step))
+
+    assert not answer.ok
+    assert all(word in answer.text for word in words), answer.text
 
 
 def test_a_rerun_is_the_same_job_with_other_parameters():

@@ -73,14 +73,17 @@ def logs(options: argparse.Namespace, say: Say, settings: Settings) -> int:
 
 
 def rerun(options: argparse.Namespace, say: Say, settings: Settings) -> int:
-    """A new job from an old one, with changed parameters: `job`."""
+    """A new job from an old one, all of it or from a step, with changed parameters: `job`."""
+    step, words = ("", options.words)
+    if words[:1] == ["from"] and len(words) > 1:
+        step, words = words[1], words[2:]
     params = {}
-    for word in options.params:
+    for word in words:
         key, mark, value = word.removeprefix("param.").partition("=")
         if not mark or not key:
             raise BadInput(f'"{word}" is no parameter; write param.KEY=VALUE, such as param.lr=1e-5')
         params[key] = value
-    answer = _ask(options, settings, Rerun(job=named_job(options.job), params=params))
+    answer = _ask(options, settings, Rerun(job=named_job(options.job), from_step=step, params=params))
     return _show(say, answer, {"job": f"job-{answer.job}"} if answer and answer.job else {})
 
 

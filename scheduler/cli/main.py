@@ -145,9 +145,9 @@ def _add_asking(add: Add) -> None:
     logs.add_argument("job")
     logs.add_argument("step", nargs="?", default="", type=_word)
     logs.add_argument("--lines", type=_count, default=40)
-    rerun = add("rerun", asking.rerun, "a new job from an old one")
+    rerun = add("rerun", asking.rerun, "a new job from an old one, or from one of its steps")
     rerun.add_argument("job")
-    rerun.add_argument("params", nargs="*", type=_word, metavar="param.KEY=VALUE")
+    rerun.add_argument("words", nargs="*", type=_word, metavar="[from STEP] param.KEY=VALUE", help="as in Slack")
     for command in (submit, cancel, approve, deny, logs, rerun):
         command.add_argument(
             "--as", dest="person", type=_word, default="", metavar="USER", help="in whose name (default: yours)"

@@ -121,7 +121,7 @@ class Acts:
         return handed
 
     def _submit(self, work: Work, job: Job, storage_root: str) -> bool:
-        order = templates.fill(job.spec, job.id, storage_root)
+        order = templates.fill(job.spec, job.id, storage_root, kept=job.kept)
         ended = {task.name: task.state is TaskState.DONE for task in work.tasks[job.id].values() if _over(task)}
         return _try(f"submit {job.label}", self._executor.submit, order, ended)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
+from types import MappingProxyType
 
 from scheduler.cycle import notices
 from scheduler.cycle.work import Work
 from scheduler.errors import Unavailable
-from scheduler.jobs import admission, flow, jobfile, usage
-from scheduler.jobs.job import TERMINAL_JOB, Job, JobId, JobState, Task, TaskState
+from scheduler.jobs import admission, flow, jobfile, templates, usage
+from scheduler.jobs.job import TERMINAL_JOB, Job, JobId, JobState, RunState, Task, TaskState
 from scheduler.jobs.mail import Answer, Cancel, Decide, Json, Logs, NoticeKind, Request, Rerun, Submit
 from scheduler.jobs.spec import JobSpec, Value, spec_hash
 from scheduler.ports import AddJob, Audit, Change, LogReader, Settle, Store
@@ -67,7 +68,15 @@ class Desk:
             spec = replace(spec, workdir=spec.workdir or body.folder)
         return self._admit(request, spec, body.channel, parsed.warnings)
 
-    def _admit(self, request: Request, spec: JobSpec, channel: str, warnings: tuple[str, ...]) -> list[Change]:
+    def _admit(
+        self,
+        request: Request,
+        spec: JobSpec,
+        channel: str,
+        warnings: tuple[str, ...],
+        kept: templates.Kept = MappingProxyType({}),
+        rerun_of: JobId | None = None,
+    ) -> list[Change]:
         work, house, now = self.work, self.house, self.now
         running, month = self._use()
         verdict = admission.admit(
@@ -89,9 +98,18 @@ class Desk:
             submitted_at=now,
             decided_at=None if why else now,
             approval_why=why,
+            kept=kept,
+            rerun_of=rerun_of,
         )
         tasks = tuple(
-            Task(job=job.id, name=plan.name, step=plan.step, index=plan.index, state=TaskState.BLOCKED, since=now)
+            Task(
+                job=job.id,
+                name=plan.name,
+                step=plan.step,
+                index=plan.index,
+                state=TaskState.DONE if plan.name in kept else TaskState.BLOCKED,
+                since=now,
+            )
             for plan in flow.tasks_of(spec)
         )
         work.add_job(job, tasks)
@@ -182,16 +200,34 @@ class Desk:
         job = self._found(body.job)
         if job is None:
             return [_settle(request, _unknown(body.job))]
-        if body.from_step:
-            text = "A rerun runs the whole job; leave out `from` and the step."
-            return [_settle(request, _no(text, job.id))]
+        kept = self._kept(job, body.from_step) if body.from_step else {}
+        if isinstance(kept, str):
+            return [_settle(request, _no(kept, job.id))]
         params = _changed(job, body.params)
         if isinstance(params, str):
             return [_settle(request, _no(params, job.id))]
         parsed = jobfile.parse(jobfile.dump(replace(job.spec, params=params, start_after=None, deadline=None)))
         if parsed.spec is None:
             return [_settle(request, _no(jobfile.shown(parsed.errors), job.id))]
-        return self._admit(request, parsed.spec, body.channel or job.channel, parsed.warnings)
+        return self._admit(request, parsed.spec, body.channel or job.channel, parsed.warnings, kept, job.id)
+
+    def _kept(self, job: Job, step: str) -> templates.Kept | str:
+        """Outputs of all tasks that a rerun from `step` does not run again; or a sentence that says why it cannot."""
+        known = [one.name for one in job.spec.steps]
+        if step not in known:
+            return f"{job.label} has no step {step}; it has: {', '.join(known)}."
+        needs = templates.transitive_needs(job.spec)
+        before = [one for one in job.spec.steps if one.name != step and step not in needs[one.name]]
+        done = {run.task for run in self.store.job_runs(job.id) if run.state is RunState.DONE} | job.kept.keys()
+        missing = [one.name for one in before if not done.issuperset(flow.task_names(one))]
+        if missing:
+            return (
+                f"{job.label} cannot be run again from {step}: step {missing[0]} before it is not done. "
+                f"Write: rerun {job.label} from {missing[0]}."
+            )
+        order = templates.fill(job.spec, job.id, self.house.terms.storage_root, kept=job.kept)
+        made = {task.name: task.outputs for task in order.tasks} | dict(job.kept)
+        return {name: made[name] for one in before for name in flow.task_names(one)}
 
     def _logs(self, body: Logs) -> Answer:
         job = self._found(body.job)

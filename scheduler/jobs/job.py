@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import NewType, TypeVar
@@ -163,6 +163,8 @@ class Job:
     used_gpu_s: float = 0.0  # of runs that have ended
     kept_gpu_s: float = 0.0
     lost_gpu_s: float = 0.0
+    kept: Mapping[TaskName, Mapping[str, str]] = field(default_factory=dict)  # outputs of tasks of an earlier job
+    rerun_of: JobId | None = None
     version: int = 0  # grows at every visible change; the bot redraws the card when it does
 
     @property

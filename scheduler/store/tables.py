@@ -53,6 +53,8 @@ class JobRow(SQLModel, table=True):
     used_gpu_s: float
     kept_gpu_s: float
     lost_gpu_s: float
+    kept: str = Field(sa_type=Text, sa_column_kwargs={"server_default": "{}"})
+    rerun_of: int | None
     version: int
 
 

@@ -149,6 +149,7 @@ def test_cancel_approve_deny_and_rerun_answer_with_a_sentence(serving: Gpujob):
     assert "denied" in serving.json("deny", "job-2", "not", "today", "--as", "bo")["text"]
     assert "already" in serving.json("cancel", "job-2", "--as", "ana", code=1)["errors"][0]
     assert "no parameter" in serving.json("rerun", "1", "param.x=1", code=1)["errors"][0]
+    assert "no step prep" in serving.json("rerun", "1", "from", "prep", code=1)["errors"][0]
 
 
 @pytest.mark.slow
