@@ -635,3 +635,13 @@ def test_a_gated_attempt_of_a_task_that_is_done_is_skipped():
     assert "executor.skip" in world.calls
     assert lab.state() is JobState.COMPLETED
     assert [run.task for run in lab.store.job_runs(JobId(1))].count(TaskName("prepare")) == 1
+
+
+def test_what_an_operator_should_look_at_in_the_pool_stands_on_the_board():
+    lab = Lab()
+    lab.world.alerts = ("node-1: pod train has been ending for 3 minutes.",)
+    lab.turns(1)
+
+    board = lab.store.board()
+    assert board is not None
+    assert board.alerts == lab.world.alerts

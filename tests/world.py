@@ -76,6 +76,7 @@ class World:
         self.killed_after: int | None = None  # calls until the process dies
         self.dies_after_submit = False  # once: the job is there, and its scheduler does not know
         self.calls: list[str] = []
+        self.alerts: tuple[str, ...] = ()
 
     def advance(self, seconds: float) -> None:
         for _ in range(int(seconds)):
@@ -230,6 +231,7 @@ class World:
             nodes=tuple(Node(name=name, gpus=gpus) for name, gpus in self.nodes.items()),
             holds=tuple(holds),
             replicas=tuple(self._replica(copy) for copy in self.copies),
+            alerts=self.alerts,
         )
 
     def _replica(self, copy: Copy) -> Replica:

@@ -182,7 +182,7 @@ def board(seen: Snapshot, *, observe_only: bool) -> Board:
         waiting_tasks=len(seen.waiting),
         waiting_gpus=sum(max(task.gpus) * task.nodes for task in seen.waiting),
         observe_only=observe_only,
-        alerts=(*(alert for demand in seen.demands for alert in demand.alerts), *_too_large(seen)),
+        alerts=(*pool.alerts, *(alert for demand in seen.demands for alert in demand.alerts), *_too_large(seen)),
     )
 
 

@@ -76,6 +76,7 @@ class Pool:
     holds: tuple[Hold, ...] = ()
     replicas: tuple[Replica, ...] = ()
     unknown_services: Mapping[str, str] = field(default_factory=dict)  # service -> why its replicas cannot be seen
+    alerts: tuple[str, ...] = ()  # what an operator should look at, a sentence each
 
     def __post_init__(self) -> None:
         sizes = {node.name: node.gpus for node in self.nodes}
