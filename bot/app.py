@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
+from aiohttp import web
 from slack_bolt.adapter.socket_mode.aiohttp import AsyncSocketModeHandler
 from slack_bolt.async_app import AsyncApp
 from slack_bolt.authorization import AuthorizeResult
@@ -69,7 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadInput as error:
         print(error)
         return WRONG_USE
-    work = _serve(chosen) if arguments.command == "serve" else _check(chosen, live=arguments.live)
+    work = (
+        _serve(chosen, arguments.health_port) if arguments.command == "serve" else _check(chosen, live=arguments.live)
+    )
     return asyncio.run(work)
 
 
@@ -174,7 +177,7 @@ async def _connect(socket: AsyncSocketModeHandler) -> None:
         await asyncio.sleep(AGAIN_S)
 
 
-async def _serve(chosen: BotSettings) -> int:
+async def _serve(chosen: BotSettings, health_port: int | None) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -183,7 +186,7 @@ async def _serve(chosen: BotSettings) -> int:
     if mailbox is None:
         return DONE
     try:
-        async with running(chosen, mailbox, _now) as bot:
+        async with running(chosen, mailbox, _now) as bot, _probed(bot, health_port):
             while not stop.is_set():
                 log.info("health connected=%s", await bot.socket.client.is_connected())
                 with contextlib.suppress(TimeoutError):
@@ -195,6 +198,39 @@ async def _serve(chosen: BotSettings) -> int:
     finally:
         mailbox.close()
     return DONE
+
+
+@contextlib.asynccontextmanager
+async def _probed(bot: Bot, port: int | None) -> AsyncIterator[None]:
+    """`/healthz` answers while the bot's loop turns, `/readyz` while Slack is connected.
+
+    Raises:
+        BadInput: the port is taken.
+    """
+    if port is None:
+        yield
+        return
+
+    async def healthy(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def ready(_: web.Request) -> web.Response:
+        connected = await bot.socket.client.is_connected()
+        text = "connected to Slack\n" if connected else "not connected to Slack\n"
+        return web.Response(text=text, status=200 if connected else 503)
+
+    server = web.Application()
+    server.add_routes([web.get("/healthz", healthy), web.get("/readyz", ready)])
+    runner = web.AppRunner(server, access_log=None)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, port=port).start()
+        except OSError as error:
+            raise BadInput(f"--health-port {port}: {error.strerror}; choose another") from error
+        yield
+    finally:
+        await runner.cleanup()
 
 
 async def _mailbox(chosen: BotSettings, stop: asyncio.Event) -> Mailbox | None:
@@ -276,7 +312,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpujob-bot", description="The Slack side of gpujob.")
     parser.add_argument("--config", type=Path, help="the settings file; else GPUJOB_CONFIG, else gpujob.toml")
     deeds = parser.add_subparsers(dest="command", required=True)
-    deeds.add_parser("serve", help="connect to Slack and work until SIGTERM")
+    serve = deeds.add_parser("serve", help="connect to Slack and work until SIGTERM")
+    serve.add_argument("--health-port", type=int, metavar="PORT", help="answer /healthz and /readyz there")
     deeds.add_parser("manifest", help="print the manifest of the Slack app, YAML")
     check = deeds.add_parser("check", help="look whether everything is in place")
     check.add_argument("--live", action="store_true", help="ask Slack too")

@@ -74,6 +74,10 @@ class Service:
         """May be called from a signal handler."""
         self._stopping.set()
 
+    def age_s(self) -> float:
+        """Seconds since a turn ended."""
+        return time.monotonic() - self._finished_at
+
     def hint(self) -> None:
         """Something happened: the next turn comes at once, or right after the one under way. From any thread."""
         self._hinted.set()
@@ -128,7 +132,7 @@ class Service:
         ahead = self._ahead()
         while not self._stopping.wait(timeout=look_s):
             ahead = self._after_a_jump(ahead)
-            age_s = time.monotonic() - self._finished_at
+            age_s = self.age_s()
             if age_s > self._ticks.watchdog_s:
                 log.critical("watchdog: no turn finished for %.0f s, this process ends", age_s)
                 self._give_up(WATCHDOG_EXIT)

@@ -68,6 +68,13 @@ def _count(text: str) -> int:
     return number
 
 
+def _port(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 65_536
+    if number > 65_535:
+        raise argparse.ArgumentTypeError(f'"{text}" is no port from 0 to 65535')
+    return number
+
+
 def _word(text: str) -> str:
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise argparse.ArgumentTypeError(f"{text!a} is no text in the encoding of this terminal")
@@ -102,6 +109,9 @@ def parser() -> argparse.ArgumentParser:
 def _add_serving(add: Add) -> None:
     serve = add("serve", serving.serve, "run the scheduler until it is told to stop")
     serve.add_argument("--observe-only", action="store_true", help="write plans down, act on nothing")
+    serve.add_argument(
+        "--health-port", type=_port, metavar="PORT", help="answer /healthz, /readyz and /metrics there (0: any)"
+    )
     add("migrate", serving.migrate, "bring the database's schema up to date")
     add("doctor", serving.doctor, "check everything outside, and say what to do")
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 class Process:
     """The bot as it is started in production."""
 
-    def __init__(self, slack: Playground, url: str, folder: Path) -> None:
+    def __init__(self, slack: Playground, url: str, folder: Path, *options: str) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("GPUJOB")}
         given = {
             "GPUJOB__SLACK__BOT_TOKEN": slack.bot_token,
@@ -29,7 +29,7 @@ class Process:
             "PYTHONPATH": str(ROOT),
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "bot.app", "serve"],
+            [sys.executable, "-m", "bot.app", "serve", *options],
             cwd=folder,
             env=inherited | given,
             stderr=subprocess.PIPE,

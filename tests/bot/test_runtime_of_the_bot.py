@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import ClientSession
 
 from bot import words
 from bot.app import running
@@ -138,6 +140,31 @@ async def test_slk_54_sigterm_ends_the_process_cleanly(
     assert "stopping" in log
     assert "Traceback" not in log
     assert slack.bot_token not in log
+
+
+@pytest.mark.slow
+async def test_a_probe_is_told_whether_slack_is_connected(
+    slack: Playground, scheduler: Answering, url: str, tmp_path: Path
+):
+    port = free_port()
+    process = Process(slack, url, tmp_path, "--health-port", str(port))
+    await eventually(lambda: slack.sockets.connected, 20)
+
+    async def asked(path: str) -> tuple[int, str]:
+        async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+            return answer.status, await answer.text()
+
+    answers = [await asked("/healthz"), await asked("/readyz")]
+    code, log = await process.end(signal.SIGTERM)
+
+    assert answers == [(200, "ok\n"), (200, "connected to Slack\n")]
+    assert code == 0, log
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 @pytest.mark.slow
