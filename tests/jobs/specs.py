@@ -22,6 +22,7 @@ values = st.one_of(
     ),
 )
 names = st.from_regex(r"[a-z][a-z0-9-]{0,12}", fullmatch=True)
+step_names = st.from_regex(r"[a-z]([a-z0-9-]{0,11}[a-z0-9])?", fullmatch=True)
 words = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 durations = st.integers(1, 10**9).map(lambda milliseconds: milliseconds / 1000)
 times = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)).map(  # noqa: DTZ001
@@ -53,14 +54,14 @@ def sweeps(draw, params):
 @st.composite
 def specs(draw) -> JobSpec:
     params = draw(mappings(values, max_size=3))
-    step_names = draw(
-        st.lists(names, min_size=1, max_size=4, unique=True).filter(
+    names_of_steps = draw(
+        st.lists(step_names, min_size=1, max_size=4, unique=True).filter(
             lambda drawn: not any(name.rpartition("-")[0] in drawn for name in drawn)
         )
     )
     steps = []
-    for place, name in enumerate(step_names):
-        needs = tuple(draw(st.lists(st.sampled_from(step_names[:place]), unique=True))) if place else ()
+    for place, name in enumerate(names_of_steps):
+        needs = tuple(draw(st.lists(st.sampled_from(names_of_steps[:place]), unique=True))) if place else ()
         gpus = draw(st.sampled_from([(0,), (1,), (4,), (8, 4), (4, 2, 1)]))
         steps.append(
             StepSpec(

@@ -66,6 +66,9 @@ def warnings(spec: JobSpec) -> Iterator[str]:
 def _names(spec: JobSpec) -> Iterator[Fault]:
     steps: dict[str, int] = {}
     for place, step in enumerate(spec.steps):
+        if step.name.endswith("-"):
+            message = "must not end with -; Kubernetes takes no such label"
+            yield Fault(path=("steps", place, "name"), value=shown_value(step.name), message=message)
         if step.name in steps:
             message = f"is also the name of steps[{steps[step.name]}]; every step needs its own"
             yield Fault(path=("steps", place, "name"), value=shown_value(step.name), message=message)

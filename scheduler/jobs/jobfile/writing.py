@@ -109,11 +109,11 @@ def _scalar(value: Value) -> str:
     return (
         value
         if _UNQUOTED.fullmatch(value) and value not in WORDS_OF_NULL and plain_value(value) == value
-        else _quoted(value)
+        else quoted(value)
     )
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Double quotes with YAML's own escapes; JSON's would split what lies beyond 16 bits in two."""
     return f'"{"".join(map(_escaped, text))}"'
 
