@@ -10,6 +10,10 @@ RANK = f"{GROUP}/rank"  # label: place in a gang, from 0
 SPEC = f"{GROUP}/spec-hash"  # annotation
 RUN = f"{GROUP}/run"  # annotation of a released pod: the uid of the attempt that it belongs to
 SUCCEEDED = f"{GROUP}/succeeded"  # annotation prefix of a released pod: .../succeeded.sft = "sft-0,sft-2"
+NODES = f"{GROUP}/nodes"  # annotation of a pod of a gang: how many pods the gang has
+ANY = f"{GROUP}/any"  # annotation: steps of which an `any` step is told who succeeded, "prep,sft"
+DONE = f"{GROUP}/done"  # annotation of a Workflow: tasks that were done before it was made, "sft-0,sft-2"
+CANCELLED = f"{GROUP}/cancelled"  # annotation of a Workflow that we ended, not somebody else
 PRIORITY_CLASS = "gpujob-batch"
 GANG_SERVICE = "gpujob-gang"  # headless; gives the pods of a gang their addresses
 GANG_PORT = 29500
