@@ -144,18 +144,21 @@ async def test_slk_54_sigterm_ends_the_process_cleanly(
 
 @pytest.mark.slow
 async def test_a_probe_is_told_whether_slack_is_connected(
-    slack: Playground, scheduler: Answering, url: str, tmp_path: Path
+    slack: Playground, scheduler: Answering, mailbox: Mailbox, url: str, tmp_path: Path
 ):
     port = free_port()
     process = Process(slack, url, tmp_path, "--health-port", str(port))
     await eventually(lambda: slack.sockets.connected, 20)
+    job = scheduler.submit()
 
     async def asked(path: str) -> tuple[int, str]:
         async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
             return answer.status, await answer.text()
 
+    await eventually(lambda: mailbox.card(job), 10)
     answers = [await asked("/healthz"), await asked("/readyz")]
     code, log = await process.end(signal.SIGTERM)
+    await eventually(lambda: not slack.sockets.connected, 10)
 
     assert answers == [(200, "ok\n"), (200, "connected to Slack\n")]
     assert code == 0, log
