@@ -53,10 +53,11 @@ class ClusterSection(Section):
     service_account: str = Field(default="gpujob-runner", pattern=_DNS_LABEL)  # of the pods of jobs
     cooldown_s: float = Field(default=300.0, ge=0, le=86_400)  # a node that refused a pod is left alone for so long
     stale_s: float = Field(default=30.0, ge=1, le=90)  # nothing is lent on news of the cluster older than this
-    cpu_per_gpu: str = "1"  # requests of each pod of a job, as Kubernetes writes them; one share without GPUs
-    memory_per_gpu: str = "4Gi"
-    run_as_user: int | None = Field(default=None, ge=1)  # of the pods of jobs; none = as the image says
-    keep_hours: float = Field(default=168.0, ge=1)  # a finished Workflow stays so long
+    cpu_per_gpu: int = Field(default=0, ge=0, le=256)  # cores requested with each GPU; 0 = no request
+    memory_gib_per_gpu: int = Field(default=0, ge=0, le=4096)
+    pull_secrets: tuple[str, ...] = ()  # Secrets in the namespace of the jobs, with credentials of registries
+    run_as_non_root: bool = False  # what Pod Security "restricted" asks for; many images run as root
+    keep_hours: float = Field(default=168.0, ge=1)  # a Workflow that has ended stays so long
 
 
 class NodeSection(Section):

@@ -298,6 +298,18 @@ def test_observe_only_writes_plans_down_and_acts_on_nothing():
     assert lab.store.turn() is not None
 
 
+def test_a_job_that_the_executor_could_never_run_is_refused_with_its_reasons():
+    lab = Lab()
+    house = replace(lab.terms.house, unfit=lambda spec: (f"step {spec.steps[0].name} has no image",))
+    lab.terms = replace(lab.terms, house=house)
+    lab.new_process()
+
+    answer = lab.ask(Submit(text=ONE.format(gpus=1)))
+
+    assert (answer.ok, answer.text) == (False, "step main has no image")
+    assert lab.store.live().jobs == ()
+
+
 def test_argo_r16_a_rerun_from_a_step_runs_it_and_what_follows_on_the_outputs_of_the_first_job():
     lab = Lab()
     lab.ask(Submit(text=PIPELINE))
@@ -317,7 +329,7 @@ def test_argo_r16_a_rerun_from_a_step_runs_it_and_what_follows_on_the_outputs_of
 
 @pytest.mark.parametrize(
     ("step", "words"),
-    [("training", ["no step training", "prepare, train, evaluate"]), ("evaluate", ["step train is not done"])],
+    [("training", ["no step training", "prepare, train, evaluate"]), ("evaluate", ["step train before it is not done", "rerun job-1 from train"])],
 )
 def test_a_rerun_from_a_step_that_cannot_be_says_why(step: str, words: list[str]):
     lab = Lab()

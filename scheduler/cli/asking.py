@@ -11,11 +11,12 @@ from pathlib import Path
 
 from scheduler.cli.say import NO, OUTSIDE, Say
 from scheduler.errors import BadInput
-from scheduler.jobs import flow, jobfile
+from scheduler.jobs import flow, jobfile, templates
 from scheduler.jobs.job import JobId, job_id
 from scheduler.jobs.mail import Answer, Body, Cancel, Decide, Logs, Person, Rerun, Submit
 from scheduler.settings import Settings
 from scheduler.wiring import clock, mailbox, pause
+from scheduler.wiring import render as workflows
 
 _PATIENCE_S = 15.0
 _LOOK_EVERY_S = 0.05
@@ -34,6 +35,16 @@ def check(options: argparse.Namespace, say: Say) -> int:
     tasks = len(flow.tasks_of(parsed.spec)) if parsed.spec else 0
     lines = [f"{options.file} is good: {tasks} {'task' if tasks == 1 else 'tasks'}."]
     return say.answer(plain, [*lines, *(f"warning: {warning}" for warning in parsed.warnings)])
+
+
+def render(options: argparse.Namespace, say: Say, settings: Settings) -> int:
+    """The Argo Workflows that a job file would become, as YAML; `errors` as in `check` if it is not good."""
+    parsed = jobfile.parse(_text(options.file))
+    if parsed.spec is None:
+        return say.no(*jobfile.shown(parsed.errors).splitlines(), code=NO)
+    root = settings.storage_root if settings.storage.root else "s3://BUCKET"
+    text = workflows(templates.fill(parsed.spec, JobId(1), root), settings)
+    return say.answer({"workflows": text}, text.splitlines())
 
 
 def schema(_: argparse.Namespace, say: Say) -> int:

@@ -141,6 +141,8 @@ def _add_showing(add: Add) -> None:
 def _add_asking(add: Add) -> None:
     check = add("check", asking.check, "whether a job file is good; every fault with its line", settings=False)
     check.add_argument("file", type=Path)
+    render = add("render", asking.render, "the Argo Workflows that a job file would become, as YAML")
+    render.add_argument("file", type=Path)
     add("schema", asking.schema, "the JSON Schema of the job file", settings=False)
     submit = add("submit", asking.submit, "hand in a job file")
     submit.add_argument("file", type=Path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from types import MappingProxyType
@@ -17,6 +17,10 @@ from scheduler.jobs.spec import JobSpec, Value, spec_hash
 from scheduler.ports import AddJob, Audit, Change, LogReader, Settle, Store
 
 
+def _anything(_: JobSpec) -> tuple[str, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
     """What admission needs to know of the settings and the fleet."""
@@ -26,6 +30,7 @@ class House:
     nodes: Mapping[str, int] | None = None  # node -> GPUs; None: not known yet
     local: bool = True  # images are not used
     timezone: tzinfo = UTC  # months begin there
+    unfit: Callable[[JobSpec], tuple[str, ...]] = _anything  # why the executor could never run a job, a sentence each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +87,9 @@ class Desk:
         verdict = admission.admit(
             spec, request.by, house.rules, running=running, month_gpu_hours=month, nodes=house.nodes
         )
-        if isinstance(verdict, admission.Refused):
-            text = "\n".join(verdict.faults)
+        faults = verdict.faults if isinstance(verdict, admission.Refused) else house.unfit(spec)
+        if faults:
+            text = "\n".join(faults)
             return [_settle(request, _no(text)), self._audit(request, "refused", None, text)]
         if house.local and spec.image:
             warnings = (*warnings, "The image is not used here: commands run as processes of this computer.")

@@ -20,6 +20,8 @@ from scheduler.fleet.calendar import Calendar, Hours, parse_hours
 from scheduler.fleet.scaling import check_service
 from scheduler.fleet.services import Mode, Service
 from scheduler.jobs.admission import Rules, TeamBudget
+from scheduler.jobs.order import JobOrder
+from scheduler.jobs.spec import JobSpec
 from scheduler.ports import Cluster, Executor, LogReader, Metrics
 from scheduler.settings import Settings
 from scheduler.store.mailbox import Mailbox
@@ -53,6 +55,10 @@ class Ground(Protocol):
     @property
     def logs(self) -> LogReader:
         """Output of runs."""
+        ...
+
+    def unfit(self, spec: JobSpec) -> tuple[str, ...]:
+        """Why this job could never run here, a sentence each; of a spec that is good as such."""
         ...
 
     def look(self) -> None:
@@ -204,6 +210,7 @@ def house(settings: Settings, *, observe_only: bool = False) -> House:
             ),
             local=settings.cluster.kind == "local",
             timezone=ZoneInfo(settings.calendar.timezone),
+            unfit=ground.unfit,
         ),
         team_gpus={team.name: team.running_gpus for team in settings.teams if team.running_gpus is not None},
         observe_only=observe_only,
@@ -215,9 +222,20 @@ def _ground(settings: Settings) -> Ground:
     if settings.cluster.kind == "local":
         return local(settings, clock)
     # The clients of Kubernetes and Argo cost half a second and 60 MB; a command on a local cluster does without.
-    from scheduler.wiring.kubernetes import kubernetes  # noqa: PLC0415
+    from scheduler.wiring import kubernetes  # noqa: PLC0415
 
-    return kubernetes(settings, clock)
+    return kubernetes.kubernetes(settings, clock)
+
+
+def render(order: JobOrder, settings: Settings) -> str:
+    """The Workflows that a job would be on Kubernetes, as YAML.
+
+    Raises:
+        BadInput: Argo cannot run this job.
+    """
+    from scheduler.wiring import kubernetes  # noqa: PLC0415 - as in _ground
+
+    return kubernetes.render(order, settings)
 
 
 def mailbox(settings: Settings) -> Mailbox:
