@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from scheduler.adapters.kube.names import GANG_PORT, GANG_SERVICE, JOB, RANK, TASK
+from scheduler.adapters.kube.names import GANG, GANG_PORT, GANG_SERVICE, JOB, RANK, TASK
 from scheduler.errors import BadInput
 from scheduler.jobs.job import TaskName
 from scheduler.jobs.order import JobOrder, TaskOrder
 
 MAX_ITEM = 2000  # characters; an item stands in the names and inputs of its nodes, several times each
+_THE_TASK = "{{inputs.parameters.task}}"
 _LABEL = 63  # characters of a DNS label
 
 # Argo reads an item's text by cutting the quotes off its JSON, and quotes it as Go does: all else would be changed.
@@ -74,8 +75,10 @@ class _Columns:
 
     def text(self, name: str, texts: Sequence[str], tasks: Sequence[TaskName]) -> str:
         """The template's text for these texts of the pods."""
-        place = "{{inputs.parameters.task}}"
-        named = {text.replace(task, place) for text, task in zip(texts, tasks, strict=True)}
+        if len(set(texts)) == 1:
+            return texts[0]
+        named = {text.replace(task, _THE_TASK) for text, task in zip(texts, tasks, strict=True)}
+        # What stands before it must not make three braces of two.
         if len(named) == 1 and "{{{" not in (only := named.pop()):
             return only
         return f"{{{{inputs.parameters.{self.names.setdefault(tuple(texts), name)}}}}}"
@@ -175,7 +178,7 @@ def _gang(order: JobOrder, task: TaskOrder) -> Piece:
 
 def _pod(order: JobOrder, task: TaskOrder, rank: int = 0, gang: Mapping[str, str] | None = None) -> PodOrder:
     env = {**task.env, **gang, "GPUJOB_NODE_RANK": str(rank)} if gang else task.env
-    labels = {JOB: f"job-{order.job}", TASK: task.name, **({RANK: str(rank)} if gang else {})}
+    labels = {JOB: f"job-{order.job}", TASK: task.name, **({RANK: str(rank), GANG: "true"} if gang else {})}
     command = tuple(_literal(word, task) for word in task.command)
     env = {key: _literal(text, task) for key, text in env.items()}
     return PodOrder(task=task, command=command, env=env, labels=labels)

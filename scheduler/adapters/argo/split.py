@@ -12,13 +12,21 @@ from scheduler.errors import BadInput
 from scheduler.jobs.job import TaskName
 from scheduler.jobs.order import JobOrder, TaskOrder
 
-MAX_PODS = 300  # Argo writes the state of all of them at every change
-MAX_DAG_TASKS = 199  # each has a template; with the one of the DAG that is all that Argo's full CRDs take
-MAX_BYTES = 450_000  # of a Workflow without its status, by our estimate; etcd takes 1.5 MB with it
-
-_TEMPLATE_BYTES = 2500  # of a template and its DAG task, without the texts of the job
+_TEMPLATE_BYTES = 2200  # of a template and its DAG task, without the texts of the job
 _VARIABLE_BYTES = 150  # of a variable that is not in the order's environment
 _REFERENCE_BYTES = 20  # of naming a DAG task in `depends`, without its name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of one Workflow."""
+
+    pods: int = 300  # Argo writes the state of all of them at every change
+    dag_tasks: int = 199  # each has a template; with the one of the DAG that is all that Argo's full CRDs take
+    bytes: int = 480_000  # without its status, by our estimate; etcd takes 1.5 MB with it
+
+
+LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +53,9 @@ class _Load:
 class _Bin:
     """A portion that is being filled."""
 
-    waits_for: frozenset[TaskName] = frozenset()
-    any: bool = False
+    limits: Limits
+    waits_for: frozenset[TaskName]
+    any: bool
     tasks: set[TaskName] = field(default_factory=set)
     pods: int = 0
     dag_tasks: int = 0
@@ -60,7 +69,8 @@ class _Bin:
         if not same and not (load.needs and load.needs <= self.tasks):
             return False
         pods, dag_tasks, size = self._with(load)
-        return not self.tasks or (pods <= MAX_PODS and dag_tasks <= MAX_DAG_TASKS and size <= MAX_BYTES)
+        most = self.limits
+        return pods <= most.pods and dag_tasks <= most.dag_tasks and size <= most.bytes
 
     def put(self, load: _Load) -> None:
         """Take one task in."""
@@ -80,7 +90,7 @@ class _Bin:
         return pods, self.dag_tasks + batches, size + load.template_bytes + depends
 
 
-def portions(order: JobOrder) -> tuple[Portion, ...]:
+def portions(order: JobOrder, limits: Limits = LIMITS) -> tuple[Portion, ...]:
     """Every task in exactly one portion; a portion waits only for tasks of portions before it.
 
     Raises:
@@ -90,13 +100,14 @@ def portions(order: JobOrder) -> tuple[Portion, ...]:
     for load in _loads(order):
         found = next((one for one in bins if one.takes(load)), None)
         if found is None:
-            found = _Bin(waits_for=load.needs, any=load.task.any)
+            # A gang of more pods than that gets a Workflow of its own.
+            found = _Bin(limits=limits, waits_for=load.needs, any=load.task.any)
             bins.append(found)
         found.put(load)
-        if found.bytes > MAX_BYTES:
+        if found.bytes > limits.bytes:
             raise BadInput(
                 f"task {load.task.name}: its command and its environment are {found.bytes:,} characters long, and a "
-                f"Workflow takes {MAX_BYTES:,}; put long lists into a file that the program reads"
+                f"Workflow takes {limits.bytes:,}; put long lists into a file that the program reads"
             )
     return tuple(
         Portion(

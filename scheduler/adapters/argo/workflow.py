@@ -11,9 +11,9 @@ from hera.workflows import models as m
 
 from scheduler.adapters.argo.items import Piece, pieces
 from scheduler.adapters.argo.shape import Shape as Shape
-from scheduler.adapters.argo.split import by_step, portions
+from scheduler.adapters.argo.split import LIMITS, Limits, by_step, portions
 from scheduler.adapters.argo.template import call, template
-from scheduler.adapters.kube.names import JOB, SPEC
+from scheduler.adapters.kube.names import DONE, JOB, SPEC
 from scheduler.errors import BadInput
 from scheduler.jobs.job import JobId, TaskName
 from scheduler.jobs.order import JobOrder, TaskOrder
@@ -48,7 +48,7 @@ class Part:
         return not done or (any(done) if self.any else all(done))
 
 
-def workflows(order: JobOrder, shape: Shape) -> tuple[Part, ...]:
+def workflows(order: JobOrder, shape: Shape, limits: Limits = LIMITS) -> tuple[Part, ...]:
     """The job in parts, the first one first.
 
     Raises:
@@ -66,7 +66,7 @@ def workflows(order: JobOrder, shape: Shape) -> tuple[Part, ...]:
             waits_for=portion.waits_for,
             any=portion.any,
         )
-        for number, portion in enumerate(portions(order), start=1)
+        for number, portion in enumerate(portions(order, limits), start=1)
     )
 
 
@@ -114,7 +114,10 @@ def _body(part: Part, chosen: Collection[TaskName], ended: Ended) -> dict[str, A
         name=part.name,
         namespace=shape.namespace,
         labels={JOB: f"job-{order.job}"},
-        annotations={SPEC: order.spec_hash},
+        annotations={
+            SPEC: order.spec_hash,
+            **({DONE: ",".join(done)} if (done := _done(order, wanted, ended)) else {}),
+        },
         entrypoint=_ENTRY,
         service_account_name=shape.service_account,
         image_pull_secrets=[m.LocalObjectReference(name=name) for name in shape.pull_secrets] or None,
@@ -130,6 +133,12 @@ def _body(part: Part, chosen: Collection[TaskName], ended: Ended) -> dict[str, A
     # Hera's DAG(fail_fast=) would set the template's failFast, too, with which one preemption fails the job.
     body["spec"]["templates"][0]["dag"]["failFast"] = False
     return body
+
+
+def _done(order: JobOrder, wanted: Set[TaskName], ended: Ended) -> list[TaskName]:
+    """Done tasks that an `any` step of this Workflow will be told of."""
+    steps = {need for task in order.tasks if task.any and task.name in wanted for need in task.needs}
+    return [task.name for task in order.tasks if task.step in steps and ended.get(task.name)]
 
 
 def _depends(task: TaskOrder, made: Mapping[str, Sequence[Piece]], known_done: Set[str]) -> str:
