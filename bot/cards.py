@@ -39,7 +39,9 @@ def job_card(view: JobView, zone: ZoneInfo) -> Message:
         blocks.context(_about(job, zone)),
         blocks.section(_steps(view)),
     ]
-    told = "\n".join(line for line in (_ending(job, zone), _waiting(view, zone), _places(view.runs, zone)) if line)
+    told = "\n".join(
+        line for line in (_ending(job, zone), _waiting(view, zone), _places(view.runs, zone), _warnings(job)) if line
+    )
     if told:
         parts.append(blocks.section(told))
     parts.append(blocks.context(_work(view.runs, job)))
@@ -166,6 +168,10 @@ def _ending(job: Job, zone: ZoneInfo) -> str:
     elif job.state in TERMINAL_JOB and job.why:
         said.append(escape(words.ended(cut(job.why, 900))))
     return " ".join(said)
+
+
+def _warnings(job: Job) -> str:
+    return escape(cut(" ".join(job.warnings), 600)) if job.state not in TERMINAL_JOB else ""
 
 
 def _waiting(view: JobView, zone: ZoneInfo) -> str:

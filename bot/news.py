@@ -143,7 +143,9 @@ def _waiting(letter: _Letter) -> str:
 
 
 def _started(letter: _Letter) -> str:
-    return f"Started: {letter.text('task') or 'it'} {letter.where()}.{letter.until()}"
+    warnings = letter.sentences("warnings")
+    note = f" Note: {warnings}" if warnings else ""
+    return f"Started: {letter.text('task') or 'it'} {letter.where()}.{letter.until()}{note}"
 
 
 def _preempted(letter: _Letter) -> str:

@@ -114,6 +114,21 @@ class Executor(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unresolved:
+    """Nobody can say which image a name stands for."""
+
+    why: str  # the rest of a sentence
+
+
+class Images(Protocol):
+    """Which image a written name stands for, now."""
+
+    def digests(self, names: Collection[str]) -> Mapping[str, str | Unresolved]:
+        """The image with its digest, by name. A name that is missing is being looked up: ask again. Never waits."""
+        ...
+
+
 class LogReader(Protocol):
     """Output of runs."""
 

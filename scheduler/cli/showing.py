@@ -20,6 +20,7 @@ from scheduler.errors import BadInput
 from scheduler.fleet import scaling
 from scheduler.jobs import flow, usage
 from scheduler.jobs.job import Job, JobState, Run
+from scheduler.jobs.spec import images
 from scheduler.jobs.waits import sentence
 from scheduler.planning import planner
 from scheduler.planning.plan import Action, Plan, Release, ScaleDown, ScaleUp, TakeBack
@@ -319,6 +320,8 @@ def _job_plain(job: Job) -> dict[str, Any]:
         "why": job.why,
         "priority": str(job.spec.priority),
         "spec_hash": job.spec_hash,
+        "images": {**dict.fromkeys(sorted(images(job.spec))), **job.digests},
+        "warnings": list(job.warnings),
         "submitted_at": job.submitted_at,
         "started_at": job.started_at,
         "ended_at": job.ended_at,
@@ -385,6 +388,7 @@ def _run_plain(run: Run) -> dict[str, Any]:
 
 def _view_lines(job: Mapping[str, Any]) -> Iterable[str]:
     yield f"{job['id']} {job['name']}: {job['state']}{'. ' + job['why'] if job['why'] else ''}"
+    yield from job["warnings"]
     yield from table(
         ("step", "task", "state", "done", "why"),
         [

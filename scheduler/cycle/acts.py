@@ -38,8 +38,11 @@ _ASK_AGAIN = timedelta(seconds=10)
 class Acts:
     """The hands of a turn."""
 
-    def __init__(self, executor: Executor, cluster: Cluster, grace_s: float) -> None:
+    def __init__(
+        self, executor: Executor, cluster: Cluster, grace_s: float, may_go: Callable[[Job], bool] = lambda _: True
+    ) -> None:
         self._executor = executor
+        self._may_go = may_go  # all that has to be known of a job before it is handed over is known
         self._cluster = cluster
         self._grace_s = grace_s
         self._asked_at: dict[JobId, datetime] = {}  # jobs handed over again for tasks without an attempt
@@ -114,14 +117,14 @@ class Acts:
             if job.handed_over:
                 if self._lacks_attempts(work, job, alive, now):
                     self._submit(work, job, storage_root)
-            elif (job.spec.start_after or now) <= now and self._submit(work, job, storage_root):
+            elif self._may_go(job) and (job.spec.start_after or now) <= now and self._submit(work, job, storage_root):
                 work.job(replace(job, handed_over=True))
                 handed = True
         self._asked_at = {job: at for job, at in self._asked_at.items() if job in work.jobs}
         return handed
 
     def _submit(self, work: Work, job: Job, storage_root: str) -> bool:
-        order = templates.fill(job.spec, job.id, storage_root, kept=job.kept)
+        order = templates.fill(job.spec, job.id, storage_root, job.digests, job.kept)
         ended = {task.name: task.state is TaskState.DONE for task in work.tasks[job.id].values() if _over(task)}
         return _try(f"submit {job.label}", self._executor.submit, order, ended)
 

@@ -269,7 +269,7 @@ def _tell_runs(work: Work, job: Job, heard: _Heard, now: datetime) -> None:
     job = work.jobs[job.id]
     first = heard.started or heard.resumed
     if first and job.started_at is None:
-        work.tell(job.id, NoticeKind.STARTED, now, notices.started(first))
+        work.tell(job.id, NoticeKind.STARTED, now, notices.started(first, job.warnings))
         work.job(replace(work.jobs[job.id], started_at=first[0].started_at or now, told_wait=""))
     if heard.preempted and not job.cancelled_by:
         work.tell(job.id, NoticeKind.PREEMPTED, now, notices.preempted(job, heard.preempted))

@@ -76,7 +76,7 @@ def waiting(wait: Wait) -> Mapping[str, Json]:
     }
 
 
-def started(runs: Sequence[Run]) -> Mapping[str, Json]:
+def started(runs: Sequence[Run], warnings: Sequence[str] = ()) -> Mapping[str, Json]:
     """The first runs of a job began."""
     first = runs[0]
     return {
@@ -84,6 +84,7 @@ def started(runs: Sequence[Run]) -> Mapping[str, Json]:
         "nodes": _nodes(runs),
         "gpus": sum(run.gpus for run in runs),
         "window_until": _iso(first.window_until),
+        "warnings": list(warnings),
     }
 
 

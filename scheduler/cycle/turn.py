@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from scheduler.cycle import confirm, intake, intents, look
+from scheduler.cycle import confirm, intake, intents, look, pinning
 from scheduler.cycle.acts import Acts
 from scheduler.cycle.hand_backs import HandBacks
 from scheduler.cycle.look import Fleet
@@ -31,6 +31,7 @@ from scheduler.ports import (
     Change,
     Cluster,
     Executor,
+    Images,
     KeepTurn,
     Leadership,
     LogReader,
@@ -61,6 +62,7 @@ class Outside:
     logs: LogReader
     store: Store
     leadership: Leadership
+    images: Images | None = None  # None: images are not used here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,8 @@ class Cycle:
     def __init__(self, outside: Outside, terms: Terms) -> None:
         self._out = outside
         self._terms = terms
-        self._acts = Acts(outside.executor, outside.cluster, terms.policy.grace_s)
+        ready = (lambda _: True) if outside.images is None else pinning.is_pinned
+        self._acts = Acts(outside.executor, outside.cluster, terms.policy.grace_s, ready)
         self._memory = DemandMemory()
         self._pattern: Pattern | None = None
         self._pattern_at: datetime | None = None
@@ -243,6 +246,8 @@ class Cycle:
                     intents.start(work, action, now)
                 case ScaleUp() | ScaleDown():
                     log.info("service=%s replicas=%d why=%s", action.service, action.replicas, action.why)
+        if self._out.images is not None:
+            pinning.pin(work, self._out.images, now)
         intents.stop_late(work, now)
         intents.stop_unstarted(work, reports, now, self._terms.policy)
         intents.stop_cancelled(work, now)

@@ -165,12 +165,22 @@ class Job:
     lost_gpu_s: float = 0.0
     kept: Mapping[TaskName, Mapping[str, str]] = field(default_factory=dict)  # outputs of tasks of an earlier job
     rerun_of: JobId | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)  # image as written -> the same with its digest
+    unresolved: Mapping[str, str] = field(default_factory=dict)  # image as written -> why it has no digest
     version: int = 0  # grows at every visible change; the bot redraws the card when it does
 
     @property
     def label(self) -> str:
         """`job-41`, as it is written everywhere."""
         return f"job-{self.id}"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What people should know of it, a sentence each."""
+        return tuple(
+            f"Image {name} could not be resolved to a digest: {why}; the tag is used as it is."
+            for name, why in sorted(self.unresolved.items())
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

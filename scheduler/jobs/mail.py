@@ -101,7 +101,7 @@ class NoticeKind(StrEnum):
     APPROVED = "approved"  # by
     DENIED = "denied"  # by, reason
     WAITING = "waiting"  # reason (a sentence), code, short_by, held_by, earliest or null
-    STARTED = "started"  # task, nodes{node: gpus}, gpus, window_until or null, confidence or null
+    STARTED = "started"  # task, nodes{node: gpus}, gpus, window_until or null, warnings[]
     PREEMPTED = "preempted"  # tasks[], service, reason, gpus, kept_s, lost_s, saved_step or null, earliest or null, nth
     RESUMED = "resumed"  # task, nodes{}, gpus, window_until or null, from_step or null, saved_step or null
     STEP_DONE = "step_done"  # step, tasks, seconds

@@ -65,6 +65,11 @@ class JobSpec:
     workdir: str = ""  # local only: where commands run; "" = a folder of the task's own
 
 
+def images(spec: JobSpec) -> frozenset[str]:
+    """The images of all its steps, as they are written; none for a job that names none."""
+    return frozenset(step.image or spec.image for step in spec.steps) - {""}
+
+
 # What moves a job in the queue, or names it, does not change what it computes.
 _NOT_HASHED = ("name", "team", "priority", "start_after", "deadline", "estimate_hours", "image")
 

@@ -55,6 +55,8 @@ class JobRow(SQLModel, table=True):
     lost_gpu_s: float
     kept: str = Field(sa_type=Text, sa_column_kwargs={"server_default": "{}"})
     rerun_of: int | None
+    digests: str = Field(sa_type=Text, sa_column_kwargs={"server_default": "{}"})
+    unresolved: str = Field(sa_type=Text, sa_column_kwargs={"server_default": "{}"})
     version: int
 
 
