@@ -7,29 +7,29 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
-from pathlib import Path
 
 import numpy as np
-from prepare_digits import folder
+from prepare_digits import unpacked
+from storage import Folder, folder
 from train_digits import accuracy, load
 
 
 def weights_of(model: str) -> dict[str, np.ndarray] | None:
     """None if the model is not there: its task may have failed."""
-    path = folder(model) / "weights.npz"
-    if not path.exists():
+    try:
+        return unpacked(folder(model).read("weights.npz"))
+    except FileNotFoundError:
         return None
-    with np.load(path) as weights:
-        return dict(weights)
 
 
-def write(out: Path, table: list[tuple[str, float]]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / "accuracies.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("model", "accuracy"), *table])
+def write(out: Folder, table: list[tuple[str, float]]) -> None:
+    rows = io.StringIO(newline="")
+    csv.writer(rows).writerows([("model", "accuracy"), *table])
+    out.write("accuracies.csv", rows.getvalue().encode())
     model, reached = table[0]
-    (out / "best.json").write_text(json.dumps({"model": model, "accuracy": reached}, indent=2) + "\n")
+    out.write("best.json", f"{json.dumps({'model': model, 'accuracy': reached}, indent=2)}\n".encode())
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
     options.add_argument("--out", required=True, help="folder for accuracies.csv and best.json")
     args = options.parse_args()
 
-    data = load(folder(args.data))
+    data = load(args.data)
     models = json.loads(args.models)
     table = []
     for count, model in enumerate(models, start=1):

@@ -6,27 +6,33 @@ python prepare_digits.py --source data/digits.csv.gz --out file:///tmp/digits
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+import gzip
+import io
+from collections.abc import Mapping
 
 import numpy as np
+from storage import folder, read_file
 
 PIXEL_MAX = 16.0
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
 
-def folder(url: str) -> Path:
-    """The local folder of a file:// URL, or of a plain path."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"", "file"}:
-        raise SystemExit(f"{url}: only file:// is read here")
-    return Path(unquote(parts.path))
+def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """As one .npz file."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
 
 
-def prepared(source: Path, seed: int) -> dict[str, np.ndarray]:
+def unpacked(content: bytes) -> dict[str, np.ndarray]:
+    """Raises ValueError, KeyError, OSError or zipfile.BadZipFile for what is no whole .npz file."""
+    with np.load(io.BytesIO(content)) as arrays:
+        return dict(arrays)
+
+
+def prepared(source: str, seed: int) -> dict[str, np.ndarray]:
     """Pixels from 0 to 1 and digits, shuffled, in three parts: `train_pixels`, `train_digits`, ..."""
-    table = np.loadtxt(source, delimiter=",")
+    table = np.loadtxt(io.BytesIO(gzip.decompress(read_file(source))), delimiter=",")
     table = table[np.random.default_rng(seed).permutation(len(table))]
     ends = np.cumsum([round(share * len(table)) for share in SHARES.values()])[:-1]
     parts = {}
@@ -43,12 +49,8 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0, help="of the split")
     args = options.parse_args()
 
-    parts = prepared(folder(args.source), args.seed)
-    out = folder(args.out)
-    out.mkdir(parents=True, exist_ok=True)
-    unfinished = out / f"digits.{os.getpid()}.tmp.npz"
-    np.savez(unfinished, **parts)
-    unfinished.replace(out / "digits.npz")
+    parts = prepared(args.source, args.seed)
+    folder(args.out).write("digits.npz", packed(parts))
     print(", ".join(f"{name}: {len(parts[f'{name}_digits'])} images" for name in SHARES), flush=True)
 
 

@@ -18,12 +18,12 @@ import sys
 import time
 import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one order of additions: the same weights on any number of cores
 
 import numpy as np
-from prepare_digits import folder, prepared
+from prepare_digits import packed, prepared, unpacked
+from storage import Folder, folder
 
 STOPPED = 143  # saved, and wants to go on later
 CLASSES = 10
@@ -87,32 +87,31 @@ def learn(training: Training, data: dict[str, np.ndarray], lr: float, batch: int
     training.step += 1
 
 
-def save(training: Training, checkpoints: Path) -> None:
+def saved_in(checkpoints: Folder) -> list[str]:
+    """Names of checkpoints, oldest first."""
+    return [name for name in checkpoints.names() if name.startswith("step-") and name.endswith(".npz")]
+
+
+def save(training: Training, checkpoints: Folder) -> None:
     """Writes one checkpoint; it is there whole or not at all. The newest two are kept."""
-    checkpoints.mkdir(parents=True, exist_ok=True)
     arrays = {f"weights_{name}": values for name, values in training.weights.items()}
     arrays |= {f"velocity_{name}": values for name, values in training.velocity.items()}
     state = json.dumps({"step": training.step, "loss": training.loss, "chance": training.chance.bit_generator.state})
-    unfinished = checkpoints / f"unfinished-{os.getpid()}"
-    with unfinished.open("wb") as file:
-        np.savez(file, state=np.array(state), **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(checkpoints / f"step-{training.step:09d}.npz")
-    for old in sorted(checkpoints.glob("step-*.npz"))[:-2]:
-        old.unlink(missing_ok=True)
+    checkpoints.write(f"step-{training.step:09d}.npz", packed({"state": np.array(state), **arrays}))
+    for old in saved_in(checkpoints)[:-2]:
+        checkpoints.remove(old)
 
 
-def resumed(checkpoints: Path, training: Training) -> bool:
+def resumed(checkpoints: Folder, training: Training) -> bool:
     """Puts the newest checkpoint that can be read into `training`; False if there is none."""
-    for path in sorted(checkpoints.glob("step-*.npz"), reverse=True):
+    for name in reversed(saved_in(checkpoints)):
         try:
-            with np.load(path) as saved:
-                state = json.loads(str(saved["state"]))
-                weights = {name: saved[f"weights_{name}"] for name in training.weights}
-                velocity = {name: saved[f"velocity_{name}"] for name in training.velocity}
+            saved = unpacked(checkpoints.read(name))
+            state = json.loads(str(saved["state"]))
+            weights = {key: saved[f"weights_{key}"] for key in training.weights}
+            velocity = {key: saved[f"velocity_{key}"] for key in training.velocity}
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            print(f"{path.name} cannot be read, trying the one before: {error}", file=sys.stderr, flush=True)
+            print(f"{name} cannot be read, trying the one before: {error}", file=sys.stderr, flush=True)
             continue
         training.step, training.loss = state["step"], state["loss"]
         training.weights, training.velocity = weights, velocity
@@ -121,9 +120,8 @@ def resumed(checkpoints: Path, training: Training) -> bool:
     return False
 
 
-def finish(training: Training, data: dict[str, np.ndarray], out: Path) -> None:
+def finish(training: Training, data: dict[str, np.ndarray], out: Folder) -> None:
     """Writes weights.npz and metrics.json."""
-    out.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     for name in sorted(training.weights):
         digest.update(training.weights[name].tobytes())
@@ -133,12 +131,8 @@ def finish(training: Training, data: dict[str, np.ndarray], out: Path) -> None:
         "steps": training.step,
         "sha256": digest.hexdigest(),
     }
-    unfinished = out / f"unfinished-{os.getpid()}"
-    with unfinished.open("wb") as file:
-        np.savez(file, **training.weights)
-    unfinished.replace(out / "weights.npz")
-    unfinished.write_text(json.dumps(metrics, indent=2) + "\n")
-    unfinished.replace(out / "metrics.json")
+    out.write("weights.npz", packed(training.weights))
+    out.write("metrics.json", f"{json.dumps(metrics, indent=2)}\n".encode())
     print(f"accuracy {metrics['accuracy']:.4f}, weights {metrics['sha256'][:16]}", flush=True)
 
 
@@ -158,11 +152,10 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load(source: Path) -> dict[str, np.ndarray]:
-    if source.is_dir():
-        with np.load(source / "digits.npz") as parts:
-            return dict(parts)
-    return prepared(source, seed=0)
+def load(source: str) -> dict[str, np.ndarray]:
+    if source.endswith(".csv.gz"):
+        return prepared(source, seed=0)
+    return unpacked(folder(source).read("digits.npz"))
 
 
 def train(training: Training, data: dict[str, np.ndarray], args: argparse.Namespace, stopping: list[bool]) -> bool:
@@ -198,7 +191,7 @@ def main() -> None:
     stopping: list[bool] = []
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
     args = options()
-    data = load(folder(args.data))
+    data = load(args.data)
     training = begun(args.seed, data["train_pixels"].shape[1], args.hidden)
     if not train(training, data, args, stopping):
         raise SystemExit(STOPPED)

@@ -136,11 +136,11 @@ def test_a_pipeline_of_the_three_programs_names_the_best_model(undisturbed, tmp_
         assert [row["model"] for row in csv.DictReader(file)] == [models[1], models[0]]
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/model", "gs://bucket/model"])
-def test_storage_that_it_cannot_read_is_named(url):
+def test_storage_that_it_cannot_read_is_named():
+    url = "gs://bucket/model"
     ended = subprocess.run(
         program("prepare_digits.py", "--source", str(SOURCE), "--out", url), capture_output=True, text=True
     )
 
     assert ended.returncode == 1
-    assert ended.stderr == f"{url}: only file:// is read here\n"
+    assert ended.stderr == f"{url}: only file:// and s3:// are read here\n"
