@@ -48,7 +48,7 @@ def played(body: Mapping[str, Any], succeeds: Callable[[PlayedPod], bool]) -> Ma
     results: dict[str, dict[str, bool]] = {}
     ended: dict[str, bool | None] = {}
     while left:
-        name = next(name for name, task in left.items() if _named(task) <= results.keys())
+        name = next(name for name, task in left.items() if needed(task) <= results.keys())
         task = left.pop(name)
         if not _holds(task.get("depends", ""), results):
             results[name] = {"Omitted": True}
@@ -63,7 +63,8 @@ def played(body: Mapping[str, Any], succeeds: Callable[[PlayedPod], bool]) -> Ma
     return ended
 
 
-def _named(task: Mapping[str, Any]) -> set[str]:
+def needed(task: Mapping[str, Any]) -> set[str]:
+    """The DAG tasks that `depends` names."""
     return {reference.partition(".")[0] for reference in re.findall(r"[\w-]+\.\w+", task.get("depends", ""))}
 
 

@@ -181,6 +181,16 @@ def test_only_our_own_two_kinds_of_templates_reach_argo(body):
     assert "{{" not in rest
 
 
+@pytest.mark.parametrize("name", JOBS)
+def test_programs_get_the_words_of_the_job_file_through_argo_and_kubelet(name):
+    order = an_order(HEAD + JOBS[name][0])
+    tasks = {task.name: task for task in order.tasks}
+
+    for pod in pods_of(one(order, JOBS[name][1])):
+        assert pod.command == tasks[TaskName(pod.task)].command
+        assert pod.env.items() >= tasks[TaskName(pod.task)].env.items()
+
+
 def test_tasks_of_one_shape_share_a_template():
     task = dag_of(one(PIPELINE))["Sft"]
 

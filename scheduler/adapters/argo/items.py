@@ -103,11 +103,14 @@ def pieces(order: JobOrder, tasks: Sequence[TaskOrder]) -> tuple[Piece, ...]:
     for task in tasks:
         kinds.setdefault((len(task.command), *task.env), []).append(_pod(order, task))
     found: list[Piece] = []
+    named_like_step = False
     for pods in kinds.values():
         together, alone = _sorted_out(pods)
-        # Its own tasks are the only ones that may be named like the step and a number.
-        name = tasks[0].step if not any(len(piece.batches[0].pods) > 1 for piece in found) else together[0].task.name
-        found += [Piece(batches=(_batch(name, together),))] if together else []
+        if together:
+            # Only a step's own task can be named like the step and a number, so no two are named the same.
+            name = together[0].task.name if named_like_step else tasks[0].step
+            found.append(Piece(batches=(_batch(name, together),)))
+            named_like_step = True
         found += [Piece(batches=(_batch(pod.task.name, [pod]),)) for pod in alone]
     return tuple(found)
 
