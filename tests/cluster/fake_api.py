@@ -25,6 +25,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from kubernetes import client
 
+from scheduler.adapters.kube.api import Api
 from tests.cluster.fake_store import KINDS, OPTIONAL, STRATEGIC, Event, FakeStore, Kind, Problem, Raw, stamp
 from tests.cluster.selectors import selects
 
@@ -96,7 +97,7 @@ class FakeApi(FakeStore):
         self._rules: dict[str, list[Rule]] = {}
         self._sockets: set[socket.socket] = set()
         self._server: ThreadingHTTPServer | None = None
-        self._folder: Path | None = None
+        self._clients: list[Api] = []
 
     # life
 
@@ -128,6 +129,8 @@ class FakeApi(FakeStore):
             self.drop_connections()
             self._server.server_close()
             self._server = None
+        for one in self._clients:
+            one._http.clear()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -147,6 +150,11 @@ class FakeApi(FakeStore):
         configuration.api_key = {"BearerToken": f"{user}-token"}
         configuration.api_key_prefix = {"BearerToken": "Bearer"}
         return configuration
+
+    def api(self, user: str = "gpujob") -> Api:
+        """Our own client; its connections are closed with the server."""
+        self._clients.append(Api(self.configuration(user)))
+        return self._clients[-1]
 
     def kubeconfig(self, folder: Path, user: str = "gpujob", namespace: str = "gpujobs") -> Path:
         """A kubeconfig file for another process."""

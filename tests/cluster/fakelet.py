@@ -32,10 +32,11 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from scheduler.adapters.kube.api import MERGE, STRATEGIC, Api, Gone, Refused
+from scheduler.adapters.kube.api import MERGE, STRATEGIC, Api, Refused
 from scheduler.adapters.kube.objects import requested
 from scheduler.errors import Unavailable
 from tests.cluster.fake_store import stamp
+from tests.cluster.follow import Follow
 from tests.cluster.pod_play import PodPlay
 
 Raw = Mapping[str, Any]
@@ -92,23 +93,28 @@ class Fakelet:
         self._folders: dict[tuple[str, str], Path] = {}
         self._lost: set[str] = set()
         self._server = _log_server(self.log_of, tls)
+        self._pods = Follow(api, "/api/v1/pods", self._see_all, self._see)
         self._threads: list[threading.Thread] = []
 
     # life
 
     def start(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for target in (lambda: self._server.serve_forever(0.05), self._heartbeats, self._follow):
+        for target in (lambda: self._server.serve_forever(0.05), self._heartbeats):
             self._threads.append(threading.Thread(target=target, daemon=True, name="fakelet"))
         for shape in self.nodes.values():
             self._make_node(shape)
         for thread in self._threads:
             thread.start()
+        self._pods.start()
         return self
 
     def stop(self) -> None:
         """Ends every process that it started."""
+        if self.stopping.is_set():
+            return
         self.stopping.set()
+        self._pods.stop()
         with self._lock:
             plays = list(self._plays.values())
         for play in plays:
@@ -117,6 +123,8 @@ class Fakelet:
             play.join(5.0)
         self._server.shutdown()
         self._server.server_close()
+        for thread in self._threads:
+            thread.join(5.0)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -225,22 +233,6 @@ class Fakelet:
                 del self._plays[play.uid]
 
     # pods
-
-    def _follow(self) -> None:
-        while not self.stopping.is_set():
-            try:
-                listed = self.api.get("/api/v1/pods")
-                self._see_all(listed["items"])
-                version = listed["metadata"]["resourceVersion"]
-                while not self.stopping.is_set():
-                    for kind, pod in self.api.watch("/api/v1/pods", version, 240, 30.0):
-                        version = pod["metadata"]["resourceVersion"]
-                        if kind != "BOOKMARK":
-                            self._see(kind, pod)
-                        if self.stopping.is_set():
-                            return
-            except (Unavailable, Gone, Refused):
-                self.stopping.wait(0.2)
 
     def _see_all(self, pods: Sequence[Raw]) -> None:
         there = {one["metadata"]["uid"] for one in pods}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ def fake() -> Iterator[FakeApi]:
 
 @pytest.fixture
 def api(fake: FakeApi) -> Api:
-    return Api(fake.configuration("gpujob"))
+    return fake.api("gpujob")
 
 
 def release(pod: Any, node: str = "gpu-0", **changed: str) -> Any:
@@ -182,10 +183,11 @@ def test_a_watch_tells_changes_by_selector_and_marks_its_place(fake: FakeApi, ap
     fake.bind("gpujobs", "a", "gpu-0")
     fake.delete("pods", "gpujobs", "a", {"gracePeriodSeconds": 0})
     told = []
-    for kind, seen in api.watch(f"{PODS}", version, 5, 5.0):
-        told.append((kind, seen["metadata"].get("name", "")))
-        if kind == "BOOKMARK":
-            break
+    with closing(api.watch(f"{PODS}", version, 5, 5.0)) as watch:
+        for kind, seen in watch:
+            told.append((kind, seen["metadata"].get("name", "")))
+            if kind == "BOOKMARK":
+                break
     assert told == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a"), ("BOOKMARK", "")]
 
 
@@ -221,7 +223,7 @@ def test_a_user_may_what_it_was_granted_and_what_it_used_is_known(fake: FakeApi,
     assert status_of(api.create, PODS, gated("a")) == 403
     assert status_of(api.get, "/api/v1/namespaces/serving/pods") == 403
     assert ("gpujob", "list", "pods") in fake.used
-    Api(fake.configuration("admin")).create(PODS, gated("a"))
+    fake.api("admin").create(PODS, gated("a"))
 
 
 def test_an_unknown_resource_is_not_found(api: Api) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.adapters.kube.api import Api, Refused
+from scheduler.adapters.kube.api import Refused
 from tests.cluster.fake_api import FakeApi
 from tests.cluster.fake_store import Event
 from tests.cluster.fakelet import Fakelet
@@ -29,9 +29,9 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         self.fake = FakeApi()
         self.fake.start()
-        self.kubelet = Fakelet(Api(self.fake.configuration("admin")), {"gpu-0": 8, "gpu-1": 8}, folder)
+        self.kubelet = Fakelet(self.fake.api("admin"), {"gpu-0": 8, "gpu-1": 8}, folder)
         self.kubelet.start()
-        self.api = Api(self.fake.configuration("gpujob"))
+        self.api = self.fake.api("gpujob")
 
     def close(self) -> None:
         self.kubelet.stop()
