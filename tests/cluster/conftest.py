@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.build import can_build
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.plane import FakePlane
 
 
@@ -16,3 +18,20 @@ def fake_plane(tmp_path: Path) -> Iterator[FakePlane]:
     with FakePlane(tmp_path / "plane") as plane:
         yield plane
     assert plane.bugs == []
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """The real one; started once, in about 8 s, and shared. Use `plane`."""
+    if not can_build():
+        pytest.skip("the control plane is built with Go, which is not here")
+    with ControlPlane(tmp_path_factory.mktemp("control-plane")) as plane:
+        yield plane
+
+
+@pytest.fixture
+def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    """The real control plane, without a node or a pod."""
+    control_plane.sweep()
+    yield control_plane
+    control_plane.sweep()
