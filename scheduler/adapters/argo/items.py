@@ -50,10 +50,6 @@ class Batch:
         """Characters of what varies between templates, as JSON."""
         return len(json.dumps([self.command, self.env, self.labels]))
 
-    def item_size(self, place: int) -> int:
-        """Characters of one item, as JSON."""
-        return len(json.dumps(self.items[place])) if self.items else 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
