@@ -110,6 +110,12 @@ def test_the_short_form_is_one_step_named_main():
     assert step.sweep == ({"lr": 1}, {"lr": 2})
 
 
+def test_a_step_is_not_named_as_no_label_may_be():
+    assert said("gpujob: 1\nname: x\nsteps: [{name: sft-, command: [x]}]\n") == (
+        'line 3, steps[0].name = "sft-": must not end with -; Kubernetes takes no such label'
+    )
+
+
 def test_errors_of_the_short_form_name_its_own_keys():
     assert said(f"{SHORT}outputs: {{model: '{{{{ params.x }}}}'}}\n").startswith(
         "line 6, outputs.model = {{ params.x }}:"
