@@ -15,7 +15,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import monotonic
@@ -63,7 +63,8 @@ class Rule:
     """One rule of a Role; `namespace` None = everywhere."""
 
     namespace: str | None
-    resources: frozenset[str]  # pods, pods/status, workflows.argoproj.io ..; the group is not compared
+    groups: frozenset[str]
+    resources: frozenset[str]  # pods, pods/status, ..
     verbs: frozenset[str]
 
 
@@ -175,26 +176,30 @@ class FakeApi(FakeStore):
     def grant(self, user: str, rules: Collection[Raw], namespace: str | None = None) -> None:
         """From now on the user may only what it was granted. `rules` are those of a Role, or of a ClusterRole."""
         for one in rules:
-            rule = Rule(namespace=namespace, resources=frozenset(one["resources"]), verbs=frozenset(one["verbs"]))
+            rule = Rule(
+                namespace=namespace,
+                groups=frozenset(one["apiGroups"]),
+                resources=frozenset(one["resources"]),
+                verbs=frozenset(one["verbs"]),
+            )
             self._rules.setdefault(user, []).append(rule)
 
     def revoke(self, user: str, verb: str, resource: str) -> None:
         """Takes one verb away."""
         self._rules[user] = [
-            Rule(
-                namespace=one.namespace,
-                resources=one.resources,
-                verbs=one.verbs - {verb} if resource in one.resources else one.verbs,
-            )
+            replace(one, verbs=one.verbs - {verb}) if resource in one.resources else one
             for one in self._rules.get(user, [])
         ]
 
     def may(self, call: Call) -> bool:
-        rules = self._rules.get(call.user)
+        rules, group = self._rules.get(call.user), self.kinds[call.resource].group
+        # A Namespace belongs to itself.
+        where = call.name if call.resource == "namespaces" else call.namespace
         return rules is None or any(
-            (one.namespace is None or one.namespace == call.namespace)
-            and (call.right in one.resources or "*" in one.resources)
-            and (call.verb in one.verbs or "*" in one.verbs)
+            one.namespace in (None, where)
+            and one.groups & {group, "*"}
+            and one.resources & {call.right, "*"}
+            and one.verbs & {call.verb, "*"}
             for one in rules
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -9,7 +10,9 @@ from kubernetes import client
 
 from scheduler.adapters.kube.api import Api
 from scheduler.adapters.kube.names import PRIORITY_CLASS
+from tests.cluster import manifests
 from tests.cluster.fake_api import FakeApi
+from tests.cluster.fake_store import Raw
 from tests.cluster.mini_argo import MiniArgo
 from tests.cluster.mini_controllers import MiniControllers
 from tests.cluster.mini_scheduler import MiniScheduler
@@ -17,6 +20,14 @@ from tests.cluster.mini_scheduler import MiniScheduler
 NAMESPACE = "gpujobs"
 SERVING = "serving"
 PRIORITY = -1000
+
+# What the manifests allow our scheduler, and where.
+_OUR_ROLES = (
+    ("ClusterRole", "gpujob-scheduler", None),
+    ("Role", "gpujob-scheduler", NAMESPACE),
+    ("ClusterRole", "gpujob-serving-observe", SERVING),
+    ("ClusterRole", "gpujob-serving-manage", SERVING),
+)
 
 
 class Plane(Protocol):
@@ -39,7 +50,7 @@ class Plane(Protocol):
 
 
 class FakePlane:
-    """The plane of `make test`: everything in this process, in milliseconds."""
+    """The plane of `make test`, in this process and in milliseconds. `gpujob` may what the manifests allow it."""
 
     def __init__(self, folder: Path, *, blind: float = 0.5, finalizer: bool = False, seed: int = 0) -> None:
         self.namespace, self.serving = NAMESPACE, SERVING
@@ -54,6 +65,8 @@ class FakePlane:
         self.fake.start()
         body = {"metadata": {"name": PRIORITY_CLASS}, "value": PRIORITY, "preemptionPolicy": "Never"}
         self.fake.create("priorityclasses", body)
+        for kind, name, namespace in _OUR_ROLES:
+            self.fake.grant("gpujob", _rules(kind, name), namespace)
         for loop in self._loops:
             loop.start()
         return self
@@ -93,3 +106,8 @@ class FakePlane:
     @property
     def _loops(self) -> tuple[MiniArgo, MiniScheduler, MiniControllers]:
         return self.argo, self.scheduler, self.controllers
+
+
+@functools.cache
+def _rules(kind: str, name: str) -> tuple[Raw, ...]:
+    return tuple(manifests.one(kind, name, "base")["rules"])

@@ -29,12 +29,13 @@ def a_pipeline_with_a_sweep_runs_when_its_gates_open(stage: Stage) -> Seen:
 
 
 def an_evicted_run_comes_back_gated(stage: Stage) -> Seen:
+    """As another attempt, or, when Argo missed how it ended, sometimes as the same one: count runs by uid."""
     job = stage.submit(2, task("train", *polite()))
     first = stage.gated(job, "train")
     stage.release(first, "gpu-0")
     stage.evict(stage.running(job, "train"))
+    # Another attempt, or the same one under its old name: as Argo saw the first one run or not.
     second = stage.gated(job, "train", but=(first.uid,))
-    assert second.name != first.name, "another attempt"
     stage.release(second, "gpu-1", run_for="0.05")
     stage.ends(job, "Succeeded")
     return stage.record.story(job)
