@@ -21,6 +21,7 @@ from kubernetes import client, config
 
 from scheduler.adapters.kube import names
 from scheduler.adapters.kube.api import JSON, MERGE, STRATEGIC, Api, Refused
+from scheduler.adapters.kube.preflight import faults, unseen
 from tests.cluster.manifests import MANIFESTS, Raw, Right, one, right_of, rights
 
 pytestmark = pytest.mark.cluster
@@ -368,3 +369,34 @@ def test_argo_goes_on_when_the_policy_refuses_one_of_its_pods(plane: Plane) -> N
         assert plane.admin.get(path)["status"]["phase"] == "Running"
     finally:
         plane.admin.delete(path)
+
+
+def as_scheduler(plane: Plane, token: str) -> Api:
+    configuration = client.Configuration(host=plane.configuration.host)
+    configuration.ssl_ca_cert = plane.configuration.ssl_ca_cert
+    configuration.api_key = {"authorization": token}
+    configuration.api_key_prefix = {"authorization": "Bearer"}
+    return Api(configuration)
+
+
+def test_the_scheduler_finds_nothing_missing_with_the_rights_it_has(plane: Plane, token: str) -> None:
+    api = as_scheduler(plane, token)
+    assert faults(api, JOBS, [SERVING], [SERVING]) == ()
+    (told,) = unseen(api, JOBS)
+    assert "parallelism" in told
+    bare = faults(api, SERVING)
+    assert 'The namespace "serving" cannot be seen: apply manifests/ again.' in bare
+    assert 'We may not create workflows in the namespace "serving": bind the roles of manifests/ there.' in bare
+
+
+def test_argo_r14_the_parallelism_of_a_real_configmap_is_read(plane: Plane) -> None:
+    path = f"/api/v1/namespaces/{JOBS}/configmaps/workflow-controller-configmap"
+    before = plane.admin.get(path).get("data") or {}
+    assert faults(plane.admin, JOBS) == ()
+    plane.admin.patch(path, {"data": {"parallelism": "7"}})
+    try:
+        (told,) = faults(plane.admin, JOBS)
+    finally:
+        plane.admin.patch(path, {"data": {"parallelism": None}})
+    assert "parallelism = 7" in told
+    assert plane.admin.get(path).get("data") == before

@@ -17,6 +17,7 @@ from scheduler import settings as scheduler_settings
 from scheduler.adapters.argo.shape import Shape
 from scheduler.adapters.argo.workflow import workflows
 from scheduler.adapters.kube import names
+from scheduler.cli.main import parser
 from tests.adapters.argo_jobs import HEAD, an_order
 from tests.cluster.manifests import MANIFESTS, ROOT, Raw, documents, objects, one, right_of, rights, unused
 
@@ -134,6 +135,12 @@ def test_a_process_runs_alone_without_root_and_is_probed(deployment: Raw) -> Non
     assert [get["path"] for get in asked.values()] == ["/healthz", "/healthz", "/readyz"]
     writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     assert writable == {"/tmp"}
+
+
+def test_the_scheduler_understands_how_its_container_starts_it() -> None:
+    (container,) = pod_of(one("Deployment", "gpujob-scheduler", "base"))["containers"]
+    options = parser().parse_args([*container["args"], "--config", container["env"][0]["value"]])
+    assert (options.health_port, str(options.config)) == (8080, "/etc/gpujob/gpujob.toml")
 
 
 def test_the_bot_has_no_token_of_the_cluster_and_no_rights_in_it() -> None:
