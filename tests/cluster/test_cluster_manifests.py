@@ -19,9 +19,13 @@ import pytest
 import urllib3
 from kubernetes import client, config
 
+from scheduler.adapters.argo.shape import Shape
+from scheduler.adapters.argo.workflow import workflows
 from scheduler.adapters.kube import names
 from scheduler.adapters.kube.api import JSON, MERGE, STRATEGIC, Api, Refused
+from scheduler.adapters.kube.objects import pod as trimmed
 from scheduler.adapters.kube.preflight import faults, unseen
+from tests.adapters.argo_jobs import HEAD, an_order
 from tests.cluster.manifests import MANIFESTS, Raw, Right, one, right_of, rights
 
 pytestmark = pytest.mark.cluster
@@ -369,6 +373,20 @@ def test_argo_goes_on_when_the_policy_refuses_one_of_its_pods(plane: Plane) -> N
         assert plane.admin.get(path)["status"]["phase"] == "Running"
     finally:
         plane.admin.delete(path)
+
+
+def test_the_policy_takes_every_pod_that_argo_makes_of_our_jobs(plane: Plane, token: str) -> None:
+    steps = "steps:\n  - {name: prep, gpus: 0, command: [prep]}\n  - {name: sft, gpus: 8, nodes: 2, command: [sft]}\n"
+    (part,) = workflows(an_order(HEAD + steps, job=4711), Shape(namespace=JOBS))
+    as_scheduler(plane, token).create(WORKFLOWS, part.body, fieldValidation="Strict")
+    selector = f"{names.WORKFLOW}={part.name}"
+    try:
+        until(lambda: len(plane.admin.get(PODS, labelSelector=selector)["items"]) == 3, "Argo made not all pods")
+        pods = [trimmed(raw) for raw in plane.admin.get(PODS, labelSelector=selector)["items"]]
+        assert sorted(sum(pod.gpus.values()) for pod in pods) == [0, 8, 8]
+        assert all(pod.gates == (names.GATE,) and pod.priority == names.PRIORITY for pod in pods)
+    finally:
+        plane.admin.delete(f"{WORKFLOWS}/{part.name}")
 
 
 def as_scheduler(plane: Plane, token: str) -> Api:
