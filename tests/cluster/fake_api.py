@@ -13,59 +13,19 @@ import re
 import socket
 import sys
 import threading
-import urllib.request
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from time import monotonic
 from typing import Any, Self
-from urllib.error import HTTPError, URLError
-from urllib.parse import parse_qsl, urlsplit
 
 from kubernetes import client
 
 from scheduler.adapters.kube.api import Api
+from tests.cluster.fake_calls import Call, Rights
+from tests.cluster.fake_http import Handler
 from tests.cluster.fake_store import KINDS, OPTIONAL, STRATEGIC, Event, FakeStore, Kind, Problem, Raw, stamp
 from tests.cluster.selectors import selects
-
-_PATH = re.compile(
-    r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"
-    r"(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]))?"
-    r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<sub>[^/]+))?)?$"
-)
-_VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
-_SUBS = frozenset({"status", "eviction", "log", "scale", "binding"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One request, understood."""
-
-    user: str
-    verb: str  # get, list, watch, create, ..
-    resource: str
-    sub: str
-    namespace: str
-    name: str
-    query: Mapping[str, str]
-    body: Any
-    content: str
-
-    @property
-    def right(self) -> str:
-        """The resource as a Role names it: pods/status."""
-        return f"{self.resource}/{self.sub}" if self.sub else self.resource
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One rule of a Role; `namespace` None = everywhere."""
-
-    namespace: str | None
-    groups: frozenset[str]
-    resources: frozenset[str]  # pods, pods/status, ..
-    verbs: frozenset[str]
 
 
 @dataclass
@@ -95,7 +55,7 @@ class FakeApi(FakeStore):
         self._speaks.set()
         self._cut = 0  # how often running watches were cut
         self._refusals: list[Refusal] = []
-        self._rules: dict[str, list[Rule]] = {}
+        self.rights = Rights(self.kinds)
         self._sockets: set[socket.socket] = set()
         self._server: ThreadingHTTPServer | None = None
         self._clients: list[Api] = []
@@ -105,7 +65,7 @@ class FakeApi(FakeStore):
     def start(self) -> Self:
         fake = self
 
-        class Handler(_Handler):
+        class Bound(Handler):
             api: FakeApi = fake
 
         class Server(ThreadingHTTPServer):
@@ -116,7 +76,7 @@ class FakeApi(FakeStore):
             def handle_error(self, request: Any, client_address: Any) -> None:
                 fake.handler_failed()
 
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", 0), Bound)
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name="fake-api").start()
         return self
 
@@ -171,37 +131,13 @@ class FakeApi(FakeStore):
         path.write_text(json.dumps(config))
         return path
 
-    # rights
-
     def grant(self, user: str, rules: Collection[Raw], namespace: str | None = None) -> None:
         """From now on the user may only what it was granted. `rules` are those of a Role, or of a ClusterRole."""
-        for one in rules:
-            rule = Rule(
-                namespace=namespace,
-                groups=frozenset(one["apiGroups"]),
-                resources=frozenset(one["resources"]),
-                verbs=frozenset(one["verbs"]),
-            )
-            self._rules.setdefault(user, []).append(rule)
+        self.rights.grant(user, rules, namespace)
 
     def revoke(self, user: str, verb: str, resource: str) -> None:
         """Takes one verb away."""
-        self._rules[user] = [
-            replace(one, verbs=one.verbs - {verb}) if resource in one.resources else one
-            for one in self._rules.get(user, [])
-        ]
-
-    def may(self, call: Call) -> bool:
-        rules, group = self._rules.get(call.user), self.kinds[call.resource].group
-        # A Namespace belongs to itself.
-        where = call.name if call.resource == "namespaces" else call.namespace
-        return rules is None or any(
-            one.namespace in (None, where)
-            and one.groups & {group, "*"}
-            and one.resources & {call.right, "*"}
-            and one.verbs & {call.verb, "*"}
-            for one in rules
-        )
+        self.rights.revoke(user, verb, resource)
 
     # faults
 
@@ -354,211 +290,6 @@ class FakeApi(FakeStore):
     @property
     def cuts(self) -> int:
         return self._cut
-
-
-class _Handler(BaseHTTPRequestHandler):
-    api: FakeApi
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    wbufsize = 65536
-
-    def setup(self) -> None:
-        super().setup()
-        self.api._sockets.add(self.connection)
-
-    def finish(self) -> None:
-        self.api._sockets.discard(self.connection)
-        super().finish()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        self._serve()
-
-    def do_POST(self) -> None:
-        self._serve()
-
-    def do_PATCH(self) -> None:
-        self._serve()
-
-    def do_PUT(self) -> None:
-        self._serve()
-
-    def do_DELETE(self) -> None:
-        self._serve()
-
-    def _serve(self) -> None:
-        length = int(self.headers.get("content-length") or 0)
-        body = self.rfile.read(length) if length else b""
-        user = self.headers.get("authorization", "").removeprefix("Bearer ").removesuffix("-token")
-        self.api.requests.append((user, self.command, self.path))
-        self.api.hold()
-        refused = self.api.refusal(self.command, self.path)
-        if refused == 0:
-            self.close_connection = True
-            return
-        try:
-            self._do(self._allowed(user, body, refused))
-        except Problem as problem:
-            self._answer(problem.code, json.dumps(problem.status()).encode())
-
-    def _do(self, call: Call | None) -> None:
-        if call is None:
-            self._answer(200, b'{"major": "1", "minor": "34", "gitVersion": "v1.34.4"}')
-        elif call.verb == "watch":
-            self._watch(call)
-        elif call.sub == "log":
-            self._log(call)
-        else:
-            data = json.dumps(self.api.do(call)).encode()
-            self._answer(201 if call.verb == "create" else 200, data)
-
-    def _allowed(self, user: str, body: bytes, refused: int | None) -> Call | None:
-        """The request, once nothing speaks against it; None = one that is about no resource."""
-        if refused is not None:
-            raise Problem(refused, "Fault", f"refused on purpose with {refused}")
-        if not user:
-            raise Problem(401, "Unauthorized", "Unauthorized")
-        split = urlsplit(self.path)
-        if split.path in ("/readyz", "/healthz", "/livez", "/version"):
-            return None
-        call = self._understood(user, split.path, dict(parse_qsl(split.query, keep_blank_values=True)), body)
-        self.api.used.add((user, call.verb, call.right))
-        if not self.api.may(call):
-            group = self.api.kinds[call.resource].group
-            raise Problem(
-                403,
-                "Forbidden",
-                f'{call.resource} is forbidden: User "{user}" cannot {call.verb} resource "{call.right}" '
-                f'in API group "{group}" in the namespace "{call.namespace}"',
-            )
-        return call
-
-    def _understood(self, user: str, path: str, query: dict[str, str], body: bytes) -> Call:
-        found = _PATH.fullmatch(path)
-        kind = self.api.kinds.get(found["resource"]) if found else None
-        asked = (found["group"] or "", found["version"] or found["core"]) if found else ("", "")
-        sub = (found["sub"] or "") if found else ""
-        if found is None or kind is None or (kind.group, kind.version) != asked or (sub and sub not in _SUBS):
-            raise Problem(404, "NotFound", "the server could not find the requested resource")
-        verb = _VERBS.get(self.command, "")
-        if self.command == "GET":
-            watch = query.get("watch") in ("true", "1")
-            verb = "get" if found["name"] else ("watch" if watch else "list")
-        try:
-            decoded = json.loads(body) if body else None
-        except ValueError as error:
-            raise Problem(400, "BadRequest", f"the body is no JSON: {error}") from error
-        return Call(
-            user=user,
-            verb=verb,
-            resource=found["resource"],
-            sub=sub,
-            namespace=found["namespace"] or "",
-            name=found["name"] or "",
-            query=query,
-            body=decoded,
-            content=self.headers.get("content-type", "").partition(";")[0],
-        )
-
-    def _answer(self, status: int, data: bytes, content: str = "application/json") -> None:
-        self.send_response_only(status)
-        self.send_header("content-type", content)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-        self.wfile.flush()
-
-    def _watch(self, call: Call) -> None:
-        version, first = self.api.watch_from(call)
-        cut = self.api.cuts
-        self.send_response_only(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("transfer-encoding", "chunked")
-        self.end_headers()
-        for one in first:
-            self._line({"type": "ADDED", "object": one})
-        self.wfile.flush()
-        end = _Timer(float(call.query.get("timeoutSeconds") or 300))
-        bookmark = _Timer(self.api.bookmark_s)
-        while not self.api.stopped.is_set() and not end.over:
-            try:
-                version, events = self.api.next_events(version, cut, min(end.left, bookmark.left))
-            except Problem as problem:
-                self.api.hold()
-                self._line({"type": "ERROR", "object": problem.status()})
-                break
-            self.api.hold()
-            for event in events:
-                kind = _kind_for(call, event)
-                if kind:
-                    self._chunk(b'{"type":"' + kind.encode() + b'","object":' + event.data + b"}\n")
-            if bookmark.over and call.query.get("allowWatchBookmarks") == "true":
-                bookmark = _Timer(self.api.bookmark_s)
-                known = self.api.kinds[call.resource]
-                meta = {"resourceVersion": str(version)}
-                mark = {"kind": known.kind, "apiVersion": known.api_version, "metadata": meta}
-                self._line({"type": "BOOKMARK", "object": mark})
-            elif bookmark.over:
-                bookmark = _Timer(self.api.bookmark_s)
-            self.wfile.flush()
-        self.wfile.write(b"0\r\n\r\n")
-        self.wfile.flush()
-
-    def _line(self, told: Any) -> None:
-        self._chunk(json.dumps(told).encode() + b"\n")
-
-    def _chunk(self, data: bytes) -> None:
-        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-
-    def _log(self, call: Call) -> None:
-        """The API server asks the kubelet of the pod's node, and hands its answer on."""
-        pod = self.api.get("pods", call.namespace, call.name)
-        node = pod["spec"].get("nodeName")
-        names = [one["name"] for one in pod["spec"]["containers"]]
-        container = call.query.get("container") or names[0]
-        if container not in names:
-            raise Problem(400, "BadRequest", f"container {container} is not valid for pod {call.name}")
-        if not node:
-            raise Problem(400, "BadRequest", f"pod {call.name} does not have a host assigned")
-        told = self.api.get("nodes", "", node).get("status", {})
-        port = ((told.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
-        address = next((one["address"] for one in told.get("addresses") or () if one["type"] == "InternalIP"), "")
-        query = "&".join(f"{key}={value}" for key, value in call.query.items() if key != "container")
-        url = f"http://{address}:{port}/containerLogs/{call.namespace}/{call.name}/{container}?{query}"
-        try:
-            with urllib.request.urlopen(url, timeout=5) as reply:
-                self._answer(200, reply.read(), "text/plain")
-        except HTTPError as error:
-            error.close()
-            raise Problem(error.code, "BadRequest", f"the kubelet of {node} answered {error.code}") from error
-        except (URLError, OSError) as error:
-            raise Problem(500, "InternalError", f"dial tcp {address}:{port}: {error}") from error
-
-
-class _Timer:
-    def __init__(self, seconds: float) -> None:
-        self._end = monotonic() + seconds
-
-    @property
-    def left(self) -> float:
-        return max(0.001, self._end - monotonic())
-
-    @property
-    def over(self) -> bool:
-        return monotonic() >= self._end
-
-
-def _kind_for(call: Call, event: Event) -> str:
-    """How this watch is told of an event; "" = not at all."""
-    if event.resource != call.resource or call.namespace not in ("", event.new["metadata"].get("namespace", "")):
-        return ""
-    is_one = event.type != "DELETED" and selects(call.query, call.resource, event.new)
-    was_one = event.old is not None and selects(call.query, call.resource, event.old)
-    if is_one:
-        return "MODIFIED" if was_one else "ADDED"
-    return "DELETED" if was_one else ""
 
 
 def _bare(item: Raw) -> Raw:
