@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -88,37 +89,28 @@ class Api:
         except ValueError as error:
             raise Unavailable(f"{self.host} answered {method} {path} with something that is no JSON") from error
 
-    def watch(self, path: str, version: str, timeout_s: int, silence_s: float) -> Iterator[tuple[str, Any]]:
+    def watch(self, path: str, version: str, timeout_s: int, silence_s: float, query: Mapping[str, str] = {}) -> Watch:
         """Events from `version` on, bookmarks too, until the server closes after `timeout_s`.
 
         Raises:
-            Gone: `version` is too old.
-            Refused: the answer was another 4xx.
-            Unavailable: no answer, 5xx, or `silence_s` without a word.
+            Gone: `version` is too old; also while reading.
+            Refused: the answer was another 4xx; also while reading.
+            Unavailable: no answer, 5xx, or `silence_s` without a word; also while reading.
         """
-        query: dict[str, str | int] = {
+        asked: dict[str, str | int] = {
+            **query,
             "watch": "true",
             "resourceVersion": version,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": timeout_s,
         }
         try:
-            reply = self._open("GET", path, query=query, read_s=silence_s)
-            try:
-                if reply.status >= 400:
-                    _raise(reply.status, reply.data)
-                rest = b""
-                for chunk in reply.stream(65536, decode_content=True):
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    for line in filter(None, lines):
-                        event = json.loads(line)
-                        if event["type"] == "ERROR":
-                            _raise(event["object"].get("code", 500), json.dumps(event["object"]).encode())
-                        yield event["type"], event["object"]
-            finally:
-                reply.close()
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            reply = self._open("GET", path, query=asked, read_s=silence_s)
+            if reply.status >= 400:
+                _raise(reply.status, reply.data)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unavailable(f"the watch of {path} broke: {error}") from error
+        return Watch(path, reply)
 
     def _request(
         self,
@@ -164,6 +156,43 @@ class Api:
             retries=False,
             preload_content=False,
         )
+
+
+class Watch(Iterator[tuple[str, Any]]):
+    """A watch that the server has accepted: what it says from then on, as (type, object)."""
+
+    def __init__(self, path: str, reply: urllib3.BaseHTTPResponse) -> None:
+        self._path = path
+        self._reply = reply
+        self._events = self._read()
+
+    def __next__(self) -> tuple[str, Any]:
+        return next(self._events)
+
+    def cut(self) -> None:
+        """Wakes a thread that waits for the next event: it gets Unavailable. From any thread."""
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # it has ended by itself
+            self._reply.shutdown()
+
+    def close(self) -> None:
+        """Ends the watch, between two events."""
+        self._events.close()
+        self._reply.close()
+
+    def _read(self) -> Generator[tuple[str, Any], None, None]:
+        rest = b""
+        try:
+            for chunk in self._reply.stream(65536, decode_content=True):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in filter(None, lines):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        _raise(event["object"].get("code", 500), json.dumps(event["object"]).encode())
+                    yield event["type"], event["object"]
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise Unavailable(f"the watch of {self._path} broke: {error}") from error
+        finally:
+            self._reply.close()
 
 
 def connect(kubeconfig: str = "", context: str = "", connections: int = 32) -> Api:
