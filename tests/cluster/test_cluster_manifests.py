@@ -1,23 +1,19 @@
-"""The manifests on a real API server: no warnings, no right too many, no GPU pod without our gate.
-
-GPUJOB_TEST_KUBECONFIG names the file of an administrator of the control plane.
-"""
+"""The manifests on a real API server: no warnings, no right too many, no GPU pod without our gate."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import urllib3
-from kubernetes import client, config
+from kubernetes import client
 
 from scheduler.adapters.argo.shape import Shape
 from scheduler.adapters.argo.workflow import workflows
@@ -26,6 +22,7 @@ from scheduler.adapters.kube.api import JSON, MERGE, STRATEGIC, Api, Refused
 from scheduler.adapters.kube.objects import pod as trimmed
 from scheduler.adapters.kube.preflight import faults, unseen
 from tests.adapters.argo_jobs import HEAD, an_order
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.manifests import MANIFESTS, Raw, Right, one, right_of, rights
 
 pytestmark = pytest.mark.cluster
@@ -111,13 +108,14 @@ NEVER = [
 class Plane:
     """A control plane, as its administrator and as whom he likes."""
 
+    program: Path  # kubectl
     kubeconfig: Path
     admin: Api
     configuration: client.Configuration
 
     def kubectl(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["kubectl", "--kubeconfig", self.kubeconfig, *words], capture_output=True, text=True, timeout=50
+            [self.program, "--kubeconfig", self.kubeconfig, *words], capture_output=True, text=True, timeout=50
         )
 
     def status(self, call: tuple[str, str, str], *, token: str = "", user: str = "") -> int:
@@ -170,22 +168,18 @@ def until(seen: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
 
 
 @pytest.fixture(scope="module")
-def plane() -> Plane:
-    """With the dev overlay on it, applied for real."""
-    named = os.environ.get("GPUJOB_TEST_KUBECONFIG")
-    if not named:
-        pytest.skip("GPUJOB_TEST_KUBECONFIG names no control plane")
-    configuration = client.Configuration()
-    config.load_kube_config(named, None, configuration)
-    plane = Plane(Path(named), Api(configuration), configuration)
-    for name in (OURS, JOBS, SERVING):
-        plane.put("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    applied = plane.kubectl("apply", "-k", str(MANIFESTS / "overlays" / "dev"))
-    assert applied.returncode == 0, applied.stderr
-    applied = plane.kubectl("apply", "-f", str(MANIFESTS / "examples" / "serving-manage.yaml"))
-    assert applied.returncode == 0, applied.stderr
+def plane(control_plane: ControlPlane) -> Iterator[Plane]:
+    """With the dev overlay on it, applied for real, and the right to set replicas."""
+    programs, kubeconfig = control_plane.programs, control_plane.kubeconfig("admin")
+    plane = Plane(programs / "kubectl", kubeconfig, control_plane.api("admin"), control_plane.configuration("admin"))
+    manage = str(MANIFESTS / "examples" / "serving-manage.yaml")
+    for words in (("-k", str(MANIFESTS / "overlays" / "dev")), ("-f", manage)):
+        applied = plane.kubectl("apply", *words)
+        assert applied.returncode == 0, applied.stderr
     until(lambda: plane_refuses(plane, a_pod(GPU)) != "", "the policy never took hold")
-    return plane
+    yield plane
+    plane.kubectl("delete", "-f", manage)
+    control_plane.sweep()
 
 
 @pytest.fixture(scope="module")
