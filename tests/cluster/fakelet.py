@@ -23,6 +23,7 @@ grace, SIGKILL, the terminal status by exit codes, the end of the object. Annota
 from __future__ import annotations
 
 import itertools
+import os
 import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -262,7 +263,8 @@ class Fakelet:
 
     def _address(self) -> str:
         n = next(Fakelet._addresses)
-        return f"127.{16 + n // 62500}.{1 + n // 250 % 250}.{1 + n % 250}"
+        # Another process plays pods of its own, on the same ports.
+        return f"127.{16 + os.getpid() % 230}.{1 + n // 250 % 250}.{1 + n % 250}"
 
     # nodes
 

@@ -30,6 +30,7 @@ from tests.cluster.loop import Loop
 _LABEL = "workflows.argoproj.io/workflow"
 _COMPLETED = "workflows.argoproj.io/completed"
 _PHASE = "workflows.argoproj.io/phase"
+_REPORTED = "workflows.argoproj.io/report-outputs-completed"
 _FINALIZER = "workflows.argoproj.io/status"
 _OVER = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
 _BAD = frozenset({"Failed", "Error"})
@@ -39,7 +40,7 @@ _STATES = {"Succeeded": "Succeeded", "Failed": "Failed", "Errored": "Error", "Sk
 class MiniArgo(Loop):
     """`blind` is how often the end of a deleted pod is missed: always with Argo's timing, never with the finalizer."""
 
-    watches = ("workflows", "pods")
+    watches = ("workflows", "pods", "workflowtaskresults")
 
     def __init__(
         self,
@@ -238,7 +239,7 @@ class _Run:
         last = attempts[-1] if attempts else None
         if last is not None:
             phase = self._attempt(last["name"], template, given, boundary, number - 1)
-            if phase not in _OVER:
+            if phase not in _OVER or self._unreported(last):
                 return "Running"
             verdict = "another" if phase in _BAD and self._again(strategy, last, number) else phase
             if verdict == "wait":
@@ -253,6 +254,13 @@ class _Run:
         node["children"].append(node_id(self.name, child))
         self._attempt(child, template, given, boundary, number)
         return "Running"
+
+    def _unreported(self, attempt: Raw) -> bool:
+        """argoexec's `wait` died hard: nothing goes on until somebody deletes the pod."""
+        result = self.argo.store.find("workflowtaskresults", self.namespace, attempt["id"])
+        labels = (result or {"metadata": {}})["metadata"].get("labels") or {}
+        there = pod_name(self.name, attempt["templateName"], attempt["name"]) in self.pods
+        return there and labels.get(_REPORTED) == "false"
 
     def _again(self, strategy: Raw, last: Raw, attempts: int) -> bool:
         if attempts > int(strategy.get("limit", 2**31)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +20,7 @@ from scheduler.jobs.job import JobId, TaskName
 from scheduler.jobs.order import JobOrder, TaskOrder
 from tests.cluster.fakelet import Fakelet, NodeShape
 from tests.cluster.follow import Follow, Raw
-from tests.cluster.plane import Plane
+from tests.cluster.plane import FakePlane, Plane
 from tests.cluster.waiting import until
 
 WORKFLOWS = "/apis/argoproj.io/v1alpha1/namespaces/{}/workflows"
@@ -147,6 +148,7 @@ class Stage:
         self.kubelet = Fakelet(plane.api("admin"), shapes, folder / "kubelet", tls=plane.tls)
         self.record = Record(plane)
         self.shape = Shape(namespace=plane.namespace, grace_s=grace_s)
+        self.slow = not isinstance(plane, FakePlane)  # it takes seconds for what the fake does at once
         self._made: list[str] = []
 
     def __enter__(self) -> Self:
@@ -229,6 +231,13 @@ class Stage:
         found = until(find, 30.0, lambda: [_words(pod) for pod in self.record.seen.get(uid, ())])
         assert found is not None
         return found
+
+    def stays(self, look: Callable[[], bool], seconds: float) -> None:
+        """Fails as soon as it is so no more."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert look()
+            time.sleep(0.02)
 
     def release(self, pod: Pod, node: str = "", **sim: str) -> None:
         """The one patch; `sim` are the kubelet's annotations, without `sim/` and with _ for -."""

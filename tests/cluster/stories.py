@@ -212,6 +212,19 @@ def a_failure_is_tried_again_where_retries_are_allowed(stage: Stage) -> Seen:
     return [*stage.record.story(job), *ended_nodes(stage, job)]
 
 
+def an_attempt_whose_end_was_never_reported_hangs_until_its_pod_is_deleted(stage: Stage) -> Seen:
+    job = stage.submit(18, task("train"))
+    first = stage.gated(job, "train")
+    stage.release(first, "gpu-0", run_for="0.05", exit_code="143", task_result="never-complete")
+    stage.seen(first.uid, lambda pod: pod.terminal)
+    until(lambda: [line for line in ended_nodes(stage, job) if "143" in line], 15.0)
+    stage.stays(lambda: len(stage.record.story(job)) == 1, 3.0 if stage.slow else 0.3)
+    stage.delete(first)
+    stage.release(stage.gated(job, "train", but=(first.uid,)), "gpu-1", run_for="0.05")
+    stage.ends(job, "Succeeded")
+    return stage.record.story(job)
+
+
 def ended_nodes(stage: Stage, job: str) -> Seen:
     """How Argo tells the ends of attempts, in any order."""
     nodes = stage.workflow(job)["status"]["nodes"].values()
@@ -335,6 +348,10 @@ STORIES: dict[str, tuple[Story, Seen]] = {
                 "argo train Failed gpujob-final: its retries are used up",
                 "argo train Failed main: Error (exit code 3)",
             ],
+        ),
+        (
+            an_attempt_whose_end_was_never_reported_hangs_until_its_pod_is_deleted,
+            ["train: gated, running, ended 143 Error", "train: gated, running, ended 0 Completed"],
         ),
     )
 }
