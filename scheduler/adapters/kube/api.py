@@ -162,9 +162,8 @@ class Watch(Iterator[tuple[str, Any]]):
     """A watch that the server has accepted: what it says from then on, as (type, object)."""
 
     def __init__(self, path: str, reply: urllib3.BaseHTTPResponse) -> None:
-        self._path = path
         self._reply = reply
-        self._events = self._read()
+        self._events = _events(path, reply)
 
     def __next__(self) -> tuple[str, Any]:
         return next(self._events)
@@ -178,21 +177,6 @@ class Watch(Iterator[tuple[str, Any]]):
         """Ends the watch, between two events."""
         self._events.close()
         self._reply.close()
-
-    def _read(self) -> Generator[tuple[str, Any], None, None]:
-        rest = b""
-        try:
-            for chunk in self._reply.stream(65536, decode_content=True):
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in filter(None, lines):
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        _raise(event["object"].get("code", 500), json.dumps(event["object"]).encode())
-                    yield event["type"], event["object"]
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise Unavailable(f"the watch of {self._path} broke: {error}") from error
-        finally:
-            self._reply.close()
 
 
 def connect(kubeconfig: str = "", context: str = "", connections: int = 32) -> Api:
@@ -219,6 +203,22 @@ def _load_default(configuration: client.Configuration, context: str) -> None:
         config.load_incluster_config(configuration)
     except config.ConfigException:
         config.load_kube_config(None, context or None, configuration)
+
+
+def _events(path: str, reply: urllib3.BaseHTTPResponse) -> Generator[tuple[str, Any], None, None]:
+    rest = b""
+    try:
+        for chunk in reply.stream(65536, decode_content=True):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in filter(None, lines):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    _raise(event["object"].get("code", 500), json.dumps(event["object"]).encode())
+                yield event["type"], event["object"]
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        raise Unavailable(f"the watch of {path} broke: {error}") from error
+    finally:
+        reply.close()
 
 
 def _raise(status: int, data: bytes) -> None:
