@@ -142,6 +142,8 @@ def _stopped(end: _End, policy: Policy, unseen: int) -> Outcome:
         why = f"ended with {end.code} when it was asked to give its GPUs back"
         if end.code == KILLED:
             why = "was killed when its grace was over; work since its last checkpoint is lost"
+        if end.message and end.run.intent is Intent.NONE:
+            why += f" ({end.message})"  # who asked, if it was not us: kube-scheduler, a person
         return Outcome(verdict=Verdict.PREEMPTED, why=why, ended_at=end.at)
     # A program that gets on is never given up for being stopped; one that stops itself each time would loop for ever.
     if not end.saved and unseen + 1 >= policy.failures_unseen:

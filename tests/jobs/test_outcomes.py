@@ -180,6 +180,13 @@ def test_a_run_over_its_time_says_so(code, why):
     assert judged(ended(code, asked=True), TIME_LIMIT).why == why
 
 
+def test_who_asked_for_the_end_is_told_if_it_was_not_us():
+    by_kubernetes = ended(143, "kube-scheduler took its place", asked=True)
+
+    assert "kube-scheduler took its place" in judged(by_kubernetes).why
+    assert "kube-scheduler" not in judged(by_kubernetes, HAND_BACK).why
+
+
 def test_an_operator_may_give_up_at_the_first_ending_that_nobody_asked_for():
     strict = replace(POLICY, failures_unseen=1)
 
