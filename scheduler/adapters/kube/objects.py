@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from scheduler.adapters.kube.names import GROUP, JOB, NODE_ID, RANK, TASK, WORKFLOW
+from scheduler.adapters.kube.names import GROUP, HOSTNAME, JOB, NODE_ID, RANK, TASK, WORKFLOW
 from scheduler.jobs.job import Uid
 
 Raw = Mapping[str, Any]  # an object as the API server sends it
@@ -59,6 +59,7 @@ class Pod:
     claims: bool = False  # it asks for devices through DRA
     node: str = ""  # "" = not bound
     nominated: str = ""  # the node that kube-scheduler frees for it
+    pinned: str = ""  # the kubernetes.io/hostname that its nodeSelector asks for
     phase: str = "Pending"
     reason: str = ""  # of the status: Evicted, UnexpectedAdmissionError, ..
     message: str = ""
@@ -176,6 +177,7 @@ def pod(raw: Raw) -> Pod:
         claims=bool(spec.get("resourceClaims")),
         node=spec.get("nodeName", ""),
         nominated=status.get("nominatedNodeName", ""),
+        pinned=(spec.get("nodeSelector") or {}).get(HOSTNAME, ""),
         phase=status.get("phase", "Pending"),
         reason=status.get("reason", ""),
         message=status.get("message", ""),
@@ -207,7 +209,7 @@ def node(raw: Raw) -> KubeNode:
     return KubeNode(
         uid=meta["uid"],
         name=meta["name"],
-        labels={k: v for k, v in (meta.get("labels") or {}).items() if k == "kubernetes.io/hostname" or "gpu" in k},
+        labels={k: v for k, v in (meta.get("labels") or {}).items() if k == HOSTNAME or "gpu" in k},
         capacity=_counts(status.get("capacity")),
         allocatable=_counts(status.get("allocatable")),
         taints=taints,

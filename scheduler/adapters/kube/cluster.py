@@ -1,0 +1,109 @@
+"""The port Cluster on Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from scheduler.adapters.kube import accounting
+from scheduler.adapters.kube.api import Api
+from scheduler.adapters.kube.cooldown import Cooldown
+from scheduler.adapters.kube.objects import Pod, Taint
+from scheduler.adapters.kube.scale import ReplicaWriter
+from scheduler.adapters.kube.services import KubeService, serving
+from scheduler.adapters.kube.watching import Watching
+from scheduler.errors import Unavailable
+from scheduler.fleet.pool import Pool
+from scheduler.fleet.services import Mode
+from scheduler.ports import Clock
+
+_NATIVE = "PreemptionByScheduler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterTerms:
+    """The operator's choices, from the settings."""
+
+    namespace: str  # of the jobs
+    gpu_resource: str = "nvidia.com/gpu"
+    tolerations: tuple[Taint, ...] = ()  # of jobs; no effect = every effect, no value = every value
+    cooldown_s: float = 300.0  # a node that refused a pod is left alone for so long
+    scale_step: int = 4  # replicas that one call adds at most
+
+
+class KubeCluster:
+    """Nodes, holds and replicas out of what is watched; replicas of managed services through the scale subresource.
+
+    `preempted_by_scheduler` counts attempts that kube-scheduler itself ended for serving pods, since the start.
+    """
+
+    def __init__(
+        self, api: Api, watching: Watching, services: Sequence[KubeService], terms: ClusterTerms, clock: Clock
+    ) -> None:
+        self._watching = watching
+        self._services = {service.name: service for service in services}
+        self._terms = terms
+        self._clock = clock
+        self._cooldown = Cooldown(terms.cooldown_s)
+        self._writer = ReplicaWriter(api, terms.scale_step)
+        self._wanted_since: dict[str, datetime] = {}
+        self._preempted: frozenset[str] = frozenset()  # uids that were counted
+        self.preempted_by_scheduler = 0
+
+    def pool(self, now: datetime) -> Pool:
+        """Nodes, who holds which GPUs, and the replicas of all services.
+
+        Raises:
+            Unavailable: what is watched is too old.
+        """
+        self._watching.fresh()
+        nodes, pods = self._watching.nodes.items().values(), self._watching.pods.items().values()
+        ours = [pod for pod in pods if pod.gpus and accounting.is_ours(pod, self._terms.namespace)]
+        self._cooldown.look(ours, accounting.by_host(nodes), now)
+        self._count_preempted(ours)
+        seen = serving(
+            self._services.values(),
+            pods,
+            self._watching.workloads(),
+            self._watching.scalers(),
+            self._wanted_since,
+            now,
+        )
+        self._wanted_since = dict(seen.wanted_since)
+        terms = accounting.Terms(
+            namespace=self._terms.namespace,
+            gpu_resource=self._terms.gpu_resource,
+            tolerations=self._terms.tolerations,
+        )
+        accounts = accounting.count(nodes, pods, seen.by_pod, self._cooldown.why(), terms, now)
+        return Pool(
+            at=now,
+            nodes=accounts.nodes,
+            holds=accounts.holds,
+            replicas=seen.replicas,
+            unknown_services=seen.unknown,
+            alerts=(*accounts.alerts, *seen.alerts),
+        )
+
+    def scale(self, service: str, replicas: int, leave_first: Sequence[str], nodes: Sequence[str]) -> None:  # noqa: ARG002
+        """Make a managed service have so many replicas; kube-scheduler chooses their nodes.
+
+        Raises:
+            Unavailable: not carried out; observed services never are.
+        """
+        known = self._services.get(service)
+        if known is None or known.mode is not Mode.MANAGE:
+            raise Unavailable(f'{service} is no service that gpujob scales; set mode = "manage" for it')
+        self._watching.fresh()
+        place = (known.namespace, known.workload)
+        found = [one for one in self._watching.workloads() if (one.namespace, one.name) == place]
+        if len(found) != 1:
+            raise Unavailable(f"{service}: {len(found)} workloads are called {known.workload} in {known.namespace}")
+        pods = self._watching.pods.items().values()
+        self._writer.write(known, found[0], replicas, leave_first, pods, self._watching.scalers())
+
+    def _count_preempted(self, ours: Sequence[Pod]) -> None:
+        marked = frozenset(pod.uid for pod in ours if pod.disrupted == _NATIVE)
+        self.preempted_by_scheduler += len(marked - self._preempted)
+        self._preempted = marked
