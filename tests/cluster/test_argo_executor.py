@@ -135,7 +135,7 @@ def test_argo_r10_a_gated_attempt_taken_back_is_replaced_under_its_name(bench: A
 
 def test_argo_r12_a_program_out_of_memory_says_so(bench: ArgoBench):
     bench.submit(a_task())
-    uid = bench.start(mode="script", run_for="0.1", exit_code="137", reason="OOMKilled").uid
+    uid = bench.start(mode="script", run_for="0.5", exit_code="137", reason="OOMKilled").uid
 
     end = bench.see("train", Phase.ENDED, live=[uid])
 
@@ -264,7 +264,7 @@ def test_a_gang_ends_as_a_whole_when_one_rank_fails(bench: ArgoBench):
 
 def test_an_end_that_nobody_saw_is_asked_of_argo(bench: ArgoBench):
     bench.submit(a_task(), a_task("after", needs=["train"]))
-    uid = bench.start(mode="script", run_for="0.1").uid
+    uid = bench.start(mode="script", run_for="0.5").uid
     bench.gated("after")
     bench.admin.delete(bench.pod(uid).key)
     bench.until(lambda: not any(one.uid == uid for one in bench.pods.items().values()) and _gone(bench, uid))
@@ -275,7 +275,7 @@ def test_an_end_that_nobody_saw_is_asked_of_argo(bench: ArgoBench):
 
 def test_argo_r06_a_vanished_pod_is_told_from_memory_whatever_argo_says(bench: ArgoBench):
     bench.submit(a_task())
-    uid = bench.start(mode="script", run_for="0.1", exit_code="3").uid
+    uid = bench.start(mode="script", run_for="0.5", exit_code="3").uid
     bench.see("train", Phase.ENDED, live=[uid])
     bench.admin.delete(bench.pod(uid).key)
 
@@ -397,7 +397,7 @@ def test_a_release_that_meets_a_newer_version_is_tried_on_that(bench: ArgoBench)
 
 def test_a_task_that_argo_ended_unseen_is_told_as_a_whole(bench: ArgoBench):
     bench.submit(a_task(), a_task("other"))
-    uid = bench.start(mode="script", run_for="0.1", exit_code="3").uid
+    uid = bench.start(mode="script", run_for="0.5", exit_code="3").uid
     bench.see("train", Phase.ENDED, live=[uid])
     bench.later += timedelta(seconds=40)
     for _ in range(4):
