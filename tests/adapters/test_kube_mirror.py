@@ -185,6 +185,36 @@ def test_argo_r19_a_watch_that_lost_news_is_cut_once_a_list_proves_it(fake: Fake
     until(lambda: sum("watch=" in path for _, _, path in asked(fake)) > watches)
 
 
+def test_an_event_that_a_list_has_overtaken_shows_nothing_again(fake: FakeApi):
+    mirror = Seen(fake).mirror
+    mirror._take_list({}, 12)
+    mirror._take_event("ADDED", objects.pod(raw("z", 8)), 8)
+
+    assert not mirror.items(), "it was deleted before the list"
+
+
+def test_a_server_that_was_restored_from_a_backup_is_believed(fake: FakeApi, seen: Seen):
+    fake.create("pods", a_pod("old"), JOBS)
+    until(lambda: seen.names() == {"old"})
+    seen.mirror.refresh()
+    seen.mirror._take_list({"later": (objects.pod(raw("later", 900)), 900)}, 900)
+
+    seen.mirror.refresh()
+
+    assert seen.names() == {"old"}
+
+
+def test_an_object_that_cannot_be_read_is_trouble_and_not_passed_over(fake: FakeApi):
+    broken = Mirror(fake.api(), "/api/v1/pods", lambda raw: objects.pod({"spec": raw["spec"]}), "pods")
+    fake.create("pods", a_pod("odd"), JOBS)
+
+    with pytest.raises(Unavailable, match="odd cannot be read"):
+        broken.refresh()
+    broken.start()
+    until(lambda: bool(broken.trouble))
+    broken.stop()
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_argo_r21_a_refused_list_is_said_and_followed_again_once_it_is_allowed(fake: FakeApi, status: int):
     fake.create("pods", a_pod("a"), JOBS)
@@ -289,6 +319,8 @@ def test_any_interleaving_of_lists_and_events_ends_as_the_truth(seed: int, steps
     events: list[tuple[str, str, int]] = []
     lists: list[tuple[dict[str, int], int]] = []
     made = taken = 0
+    known: set[str] = set()
+    vanished: set[str] = set()
     for version in range(1, steps + 1):
         match chance.randrange(5):
             case 0 | 1:
@@ -312,6 +344,10 @@ def test_any_interleaving_of_lists_and_events_ends_as_the_truth(seed: int, steps
             kind, uid, at = events[taken]
             mirror._take_event(kind, objects.pod(raw(uid, at)), at)
             taken += 1
+        there = mirror.items().keys()
+        assert not there & vanished, "an object that had vanished came back"
+        vanished |= known - there
+        known |= there
     for found, at in lists:
         mirror._take_list({uid: (objects.pod(raw(uid, v)), v) for uid, v in found.items()}, at)
     for kind, uid, at in events[taken:]:

@@ -19,7 +19,7 @@ from scheduler.errors import Unavailable
 log = logging.getLogger(__name__)
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
-_WATCH_S = (240, 300)  # the server closes a watch after so long; differing times keep many of them apart
+_WATCH_S = (240.0, 300.0)  # the server closes a watch after so long; differing times keep many of them apart
 _PAUSES_S = (0.2, 10.0)  # between two tries, doubled each time
 _ABSENT_S = 60.0  # a kind that is not installed is asked for again so often
 _TOMBSTONES = 20_000  # uids of deleted objects that a list may still bring, because it is older
@@ -64,6 +64,7 @@ class Mirror(Generic[T]):
         silence_s: float = 75.0,
         query: Mapping[str, str] = MappingProxyType({}),
         optional: bool = False,
+        watch_s: tuple[float, float] = _WATCH_S,
         pauses_s: tuple[float, float] = _PAUSES_S,
     ) -> None:
         self.name = name
@@ -71,12 +72,14 @@ class Mirror(Generic[T]):
         self.absent = False  # optional, and not installed or not allowed
         self.trouble = ""
         self._api, self._path, self._trim, self._page = api, path, trim, page
-        self._silence_s, self._query, self._optional, self._pauses_s = silence_s, query, optional, pauses_s
+        self._silence_s, self._query, self._optional = silence_s, query, optional
+        self._watch_s, self._pauses_s = watch_s, pauses_s
         self._chance = Random(path)  # noqa: S311 - spreads requests, guards nothing
         self._order = threading.RLock()  # held while listeners hear: they hear one thing after the other
         self._lock = threading.Lock()
         self._items: dict[str, T] = {}
         self._versions: dict[str, int] = {}
+        self._listed = 0  # the newest list that was taken in
         self._tombstones: OrderedDict[str, None] = OrderedDict()
         self._view: Mapping[str, T] | None = None
         self._listeners: list[Callable[[Event[T]], None]] = []
@@ -162,7 +165,7 @@ class Mirror(Generic[T]):
             self._stopping.wait(min(longest, first * 2 ** min(failures - 1, 16)) * self._chance.uniform(0.5, 1.0))
 
     def _follow(self, version: str) -> str:
-        seconds = self._chance.randint(*_WATCH_S)
+        seconds = max(1, round(self._chance.uniform(*self._watch_s)))
         watch = self._watch = self._api.watch(self._path, version, seconds, self._silence_s, self._query)
         try:
             self._well()
@@ -172,7 +175,7 @@ class Mirror(Generic[T]):
                 version = raw["metadata"]["resourceVersion"]
                 self._heard_at = time.monotonic()
                 if kind != "BOOKMARK":
-                    self._take_event(kind, self._trim(raw), int(version))
+                    self._take_event(kind, self._trimmed(raw), int(version))
         finally:
             self._watch = None
             watch.close()
@@ -181,6 +184,7 @@ class Mirror(Generic[T]):
     def _list(self) -> tuple[str, int]:
         """The version of the list, and how much it changed."""
         found: dict[str, tuple[T, int]] = {}
+        position = self._listed
         query: dict[str, str | int] = {**self._query, "limit": self._page}
         while True:
             try:
@@ -192,20 +196,33 @@ class Mirror(Generic[T]):
                 found.clear()
                 continue
             for raw in page.get("items") or ():
-                one = self._trim(raw)
+                one = self._trimmed(raw)
                 found[one.uid] = one, int(raw["metadata"].get("resourceVersion") or 0)
             meta = page["metadata"]
             if not meta.get("continue"):
                 break
             query["continue"] = meta["continue"]
         self.absent = False
-        changes = self._take_list(found, int(meta.get("resourceVersion") or 0))
+        listed = int(meta.get("resourceVersion") or 0)
+        if listed < position:
+            self._history_went_back(position, listed)
+        changes = self._take_list(found, listed)
         return meta["resourceVersion"], changes
+
+    def _trimmed(self, raw: Raw) -> T:
+        """An object that cannot be read must not be passed over: its GPUs would look free."""
+        try:
+            return self._trim(raw)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            name = raw.get("metadata", {}).get("name", "without a name")
+            raise Unavailable(f"{self.name}: {name} cannot be read: {error!r}") from error
 
     def _take_event(self, kind: str, one: T, version: int) -> None:
         with self._order:
             with self._lock:
-                event = self._deleted(one) if kind == DELETED else self._seen(one, version)
+                event = None
+                if version > self._listed:  # what is older is in the list already, or is not for a reason
+                    event = self._deleted(one) if kind == DELETED else self._seen(one, version)
             self._tell((event,) if event else ())
 
     def _take_list(self, found: Mapping[str, tuple[T, int]], listed: int) -> int:
@@ -217,6 +234,7 @@ class Mirror(Generic[T]):
                 ]
                 if not found and not listed:  # the kind has gone
                     missing = list(self._items.values())
+                self._listed = max(self._listed, listed)
                 events = [self._deleted(one) for one in missing]
                 events += [self._seen(one, version) for one, version in found.values()]
             changes = [event for event in events if event]
@@ -224,6 +242,14 @@ class Mirror(Generic[T]):
             self.synced = True
             self._tell(changes)
         return len(changes)
+
+    def _history_went_back(self, position: int, listed: int) -> None:
+        """The server was restored from a backup: what we know of versions is worth nothing any more."""
+        log.warning("mirror=%s version went back from %d to %d", self.name, position, listed)
+        with self._lock:
+            self._listed = 0
+            self._tombstones.clear()
+            self._versions = dict.fromkeys(self._items, 0)
 
     def _seen(self, one: T, version: int) -> Event[T] | None:
         known = self._versions.get(one.uid)

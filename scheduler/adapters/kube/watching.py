@@ -43,11 +43,17 @@ class Watching:
         silence_s: float = 75.0,
         page: int = 500,
     ) -> None:
+        # A watch that was opened again is as good a sign of life as a bookmark, which come once a minute at best.
+        often = (0.5 * stale_s, 0.8 * stale_s)
         self._namespace = namespace
         self._serving = frozenset(serving)
         self._stale_s = stale_s
-        self.nodes: Mirror[KubeNode] = Mirror(api, "/api/v1/nodes", objects.node, "nodes", silence_s=silence_s)
-        self.pods: Mirror[Pod] = Mirror(api, "/api/v1/pods", objects.pod, "pods", silence_s=silence_s, page=page)
+        self.nodes: Mirror[KubeNode] = Mirror(
+            api, "/api/v1/nodes", objects.node, "nodes", silence_s=silence_s, watch_s=often
+        )
+        self.pods: Mirror[Pod] = Mirror(
+            api, "/api/v1/pods", objects.pod, "pods", silence_s=silence_s, watch_s=often, page=page
+        )
         self._workloads: list[Mirror[Workload]] = [
             Mirror(
                 api,
@@ -55,6 +61,7 @@ class Watching:
                 partial(objects.workload, kind=kind),
                 f"{kind}s of {name}",
                 silence_s=silence_s,
+                watch_s=often,
                 optional=optional,
             )
             for name in sorted(self._serving)
@@ -94,6 +101,7 @@ class Watching:
             if time.monotonic() > until:
                 late = missing[0]
                 why = late.trouble or "no answer yet"
+                self.stop()
                 raise Unavailable(f"{late.name} could not be listed within {wait_s:g} s: {why}")
             threading.Event().wait(0.02)
 
