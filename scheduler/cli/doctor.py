@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.errors import Unavailable
-from scheduler.fleet.pool import ReplicaId, ReplicaPhase
+from scheduler.fleet.pool import Pool, ReplicaId, ReplicaPhase
 from scheduler.fleet.readings import Target
 from scheduler.settings import Settings
 from scheduler.store import migrations
@@ -28,6 +28,8 @@ def examine(settings: Settings) -> tuple[Check, ...]:
     parts = house(settings)
     return (
         _database(settings),
+        *(Check(what="cluster", ok=False, says=fault) for fault in parts.ground.faults()),
+        *(Check(what="cluster", ok=True, says=sentence) for sentence in parts.ground.unseen()),
         *_fleet(parts),
         _storage(settings),
         _approvers(settings),
@@ -53,14 +55,7 @@ def _fleet(parts: House) -> Iterator[Check]:
     except Unavailable as error:
         yield Check(what="cluster", ok=False, says=f"does not answer: {error}")
         return
-    gpus = sum(node.gpus for node in pool.nodes)
-    says = f"{len(pool.nodes)} nodes with {gpus} GPUs"
-    if not gpus:
-        says += "; set [[node]] name and gpus, or run where nvidia-smi finds GPUs"
-    yield Check(what="cluster", ok=gpus > 0, says=says)
-    for node in pool.nodes:
-        if node.unknown:
-            yield Check(what=f"node {node.name}", ok=False, says=node.unknown)
+    yield from _nodes(pool, parts.settings)
     if not parts.settings.services:
         yield Check(what="services", ok=False, says="none is set; add a [[service]] for each vLLM deployment")
     answering: list[ReplicaId] = []
@@ -79,8 +74,27 @@ def _fleet(parts: House) -> Iterator[Check]:
         yield Check(what="names of series", ok=False, says=fault)
 
 
+def _nodes(pool: Pool, settings: Settings) -> Iterator[Check]:
+    gpus = sum(node.gpus for node in pool.nodes)
+    says = f"{len(pool.nodes)} nodes with {gpus} GPUs"
+    if not gpus and settings.cluster.kind == "kubernetes":
+        says += f"; no node offers {settings.cluster.gpu_resource}, see [cluster] gpu_resource"
+    elif not gpus:
+        says += "; set [[node]] name and gpus, or run where nvidia-smi finds GPUs"
+    yield Check(what="cluster", ok=gpus > 0, says=says)
+    for alert in pool.alerts:
+        yield Check(what="cluster", ok=False, says=alert)
+    for service, why in pool.unknown_services.items():
+        yield Check(what=f"service {service}", ok=False, says=why)
+    for node in pool.nodes:
+        if node.unknown:
+            yield Check(what=f"node {node.name}", ok=False, says=node.unknown)
+
+
 def _storage(settings: Settings) -> Check:
     root = settings.storage_root
+    if root.startswith("s3://"):
+        return Check(what="storage", ok=True, says=f"{root} is used by jobs alone; it cannot be tried from here")
     folder = Path(root.removeprefix("file://"))
     try:
         folder.mkdir(parents=True, exist_ok=True)

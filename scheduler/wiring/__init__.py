@@ -22,7 +22,7 @@ from scheduler.fleet.services import Mode, Service
 from scheduler.jobs.admission import Rules, TeamBudget
 from scheduler.jobs.order import JobOrder
 from scheduler.jobs.spec import JobSpec
-from scheduler.ports import Cluster, Executor, LogReader, Metrics
+from scheduler.ports import Cluster, Executor, Images, LogReader, Metrics
 from scheduler.settings import Settings
 from scheduler.store.mailbox import Mailbox
 from scheduler.store.sql import SqlStore
@@ -57,8 +57,21 @@ class Ground(Protocol):
         """Output of runs."""
         ...
 
+    @property
+    def images(self) -> Images | None:
+        """Which image a tag stands for; None: images are not used here."""
+        ...
+
     def unfit(self, spec: JobSpec) -> tuple[str, ...]:
         """Why this job could never run here, a sentence each; of a spec that is good as such."""
+        ...
+
+    def faults(self) -> tuple[str, ...]:
+        """What is wrong there, or looks so, a sentence each."""
+        ...
+
+    def unseen(self) -> tuple[str, ...]:
+        """What may be wrong and cannot be looked at, a sentence each."""
         ...
 
     def look(self) -> None:
@@ -195,6 +208,7 @@ def house(settings: Settings, *, observe_only: bool = False) -> House:
         logs=ground.logs,
         store=store,
         leadership=store,
+        images=ground.images,
     )
     terms = Terms(
         owner=f"{socket.gethostname()}:{settings.state_folder}",

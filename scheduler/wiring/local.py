@@ -18,7 +18,7 @@ from scheduler.adapters.local.state import LocalState
 from scheduler.errors import Unavailable
 from scheduler.fleet.services import Mode
 from scheduler.jobs.spec import JobSpec
-from scheduler.ports import Clock, Cluster, Executor, LogReader
+from scheduler.ports import Clock, Cluster, Executor, Images, LogReader
 from scheduler.settings import Settings
 
 _LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.1
@@ -32,6 +32,15 @@ class LocalGround:
     cluster: Cluster
     executor: Executor
     logs: LogReader
+    images: Images | None = None
+
+    def faults(self) -> tuple[str, ...]:
+        """None that its nodes do not show."""
+        return ()
+
+    def unseen(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
 
     def unfit(self, spec: JobSpec) -> tuple[str, ...]:
         """Processes run whatever the job file allows."""
