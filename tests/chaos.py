@@ -140,6 +140,8 @@ class Chaos:
     asked: Counter[str] = field(default_factory=Counter)
     unanswered: int = 0
     calm: asyncio.Event = field(default_factory=asyncio.Event)
+    between_kills_s: tuple[float, float] = (1.0, 5.5)
+    between_jobs_s: tuple[float, float] = (1.5, 3.5)
 
     async def run(self) -> dict[str, Any]:
         """The story, the kills, the peace after them, and the findings."""
@@ -170,7 +172,7 @@ class Chaos:
 
     async def _killer(self, victim: Victim) -> None:
         while sum(each.kills for each in self.victims) < self.kills:
-            await asyncio.sleep(self.chance.uniform(1.0, 5.5))
+            await asyncio.sleep(self.chance.uniform(*self.between_kills_s))
             worked = await self._has_worked(victim)
             assert victim.process is not None
             if victim.process.returncode is not None:
@@ -209,7 +211,7 @@ class Chaos:
                 for job in found:
                     if job.spec.name == f"one-{number}":
                         await self._cancel(job.id)
-            await _sleep_unless(self.calm, self.chance.uniform(1.5, 3.5))
+            await _sleep_unless(self.calm, self.chance.uniform(*self.between_jobs_s))
 
     async def _cancel(self, job: JobId) -> None:
         """Presses Cancel on the card, if it is there and still has the button."""
@@ -288,7 +290,7 @@ class Chaos:
 
     def _findings(self) -> dict[str, Any]:
         views = self._all_jobs()
-        messages = list(_notices_in_slack(self.slack))
+        messages = list(notices_in_slack(self.slack))
         copies = Counter((message["id"], message["place"]) for message in messages)
         ends: dict[str, list[str]] = defaultdict(list)
         for message in messages:
@@ -317,7 +319,7 @@ class Chaos:
         }
 
 
-def _notices_in_slack(slack: Playground) -> Iterator[dict[str, str]]:
+def notices_in_slack(slack: Playground) -> Iterator[dict[str, str]]:
     for messages in slack.workspace.messages.values():
         for message in messages:
             metadata = message.metadata or {}

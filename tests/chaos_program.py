@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--diary", type=Path, required=True)
     parser.add_argument("--fail", type=int, default=0)
+    parser.add_argument("--save-s", type=float, default=0.0, help="how long saving takes after SIGTERM")
     options = parser.parse_args()
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(1))
@@ -34,6 +35,8 @@ def main() -> int:
                 f"GPUJOB_PROGRESS {step / options.steps:.3f} step={step} saved_step={step} from_step={first}",
                 flush=True,
             )
+    if stopping:
+        time.sleep(options.save_s)
     half = saved.with_name(f"step.{os.getpid()}")
     half.write_text(str(step))
     half.replace(saved)
