@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SOURCES := bot scheduler demo tests
 
-.PHONY: help demo test check format lint types contracts bench chaos browser node-bolt screenshots lock clean
+.PHONY: help demo test check format lint types contracts bench chaos browser node-bolt screenshots cluster test-cluster test-node lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,6 +54,16 @@ node-bolt: $(READY) ## the official Node @slack/bolt against the playground
 screenshots: $(READY) ## docs/images, from the real playground page
 	$(BIN)/python -m tests.screenshots
 	GPUJOB_SCREENSHOTS=1 $(BIN)/python -m pytest -m browser -p no:randomly tests/browser
+
+cluster: $(READY) ## a real control plane with Argo on this computer (needs Go; about 8 minutes the first time)
+	$(BIN)/python -m tests.cluster.control_plane
+
+test-cluster: $(READY) ## what only a real control plane can prove; starts it, and ends it
+	$(BIN)/python -m tests.cluster.build
+	$(BIN)/python -m pytest -m cluster -p no:randomly
+
+test-node: $(READY) ## one real node with containerd and kubelet (root, Debian)
+	$(BIN)/python -m pytest -m node -p no:randomly
 
 lock: ## requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --all-extras pyproject.toml -o requirements.lock
