@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.adapters.kube.names import HOSTNAME, JOB, RUN
 from scheduler.adapters.kube.objects import KubeNode, Owner, Pod, Scaler, Workload
+from scheduler.errors import Unavailable
 from tests.build import NOW, minutes
 
 GPU = "nvidia.com/gpu"
@@ -57,3 +59,34 @@ def a_workload(name: str = "chat", want: int = 1, *, kind: str = "Deployment", *
 def a_scaler(target: str = "chat", want: int | None = None, *, kind: str = "HorizontalPodAutoscaler") -> Scaler:
     place = {"namespace": SERVING, "target_kind": "Deployment", "target": target}
     return Scaler(uid=f"uid-of-{kind}", kind=kind, name=target, want=want, **place)
+
+
+class Shelf:
+    """In place of a Mirror: what lies on it."""
+
+    def __init__(self, *things: Any) -> None:
+        self._things = {one.uid: one for one in things}
+
+    def items(self) -> Mapping[str, Any]:
+        return self._things
+
+
+@dataclass
+class StillWatching:
+    """In place of Watching: a cluster in which nothing moves unless a test puts other things there."""
+
+    nodes: Shelf = field(default_factory=Shelf)
+    pods: Shelf = field(default_factory=Shelf)
+    serving: Sequence[Workload] = ()
+    autoscalers: Sequence[Scaler] = ()
+    trouble: str = ""
+
+    def fresh(self) -> None:
+        if self.trouble:
+            raise Unavailable(self.trouble)
+
+    def workloads(self) -> Sequence[Workload]:
+        return self.serving
+
+    def scalers(self) -> Sequence[Scaler]:
+        return self.autoscalers

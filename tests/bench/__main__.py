@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 
-from tests.bench import acks, memory, plan, store, turn
+from tests.bench import acks, memory, plan, pool, store, turn
 
 
 def main() -> None:
@@ -14,6 +14,7 @@ def main() -> None:
             {
                 "python": platform.python_version(),
                 "plan": plan.rows(),
+                "pool": pool.rows(),
                 "store": store.rows(),
                 "turn": turn.rows(),
                 "memory": memory.rows(),

@@ -35,7 +35,8 @@ class Accounts:
 
     nodes: tuple[Node, ...]  # by name
     holds: tuple[Hold, ...]  # by node and holder
-    alerts: tuple[str, ...] = field(default=())
+    alerts: tuple[str, ...] = ()
+    promised: Mapping[str, str] = field(default_factory=dict)  # uid of a pod that is not bound -> node with room for it
 
 
 @dataclass(slots=True)
@@ -65,11 +66,10 @@ def count(
     nodes: Iterable[KubeNode],
     pods: Iterable[Pod],
     replicas: Mapping[str, ReplicaId],
-    cooling: Mapping[str, str],
     terms: Terms,
     now: datetime,
 ) -> Accounts:
-    """Nodes, holds, and what to look at. `replicas`: replica ids by uid of pod; `cooling`: faults by node of Cooldown.
+    """Nodes, holds, and what an operator should look at; `replicas` are ids by uid of pod.
 
     A node of which something is wrong is unknown, and as large as what is held of it. Terminating pods hold their GPUs
     until they have ended, and releases that are not bound yet hold those that they were given.
@@ -83,8 +83,8 @@ def count(
         if pod.node:
             book.take(pod, pod.node, pod.gpus[resource], ending=pod.leaving_at is not None)
     sizes = {node.name: _size(node, book.held[node.name], resource) for node in fleet}
-    _take_unbound(book, taking, sizes, by_host(fleet))
-    faults = {node.name: _fault(node, book.held[node.name], terms) or cooling.get(node.name, "") for node in fleet}
+    promised = _take_unbound(book, taking, sizes, by_host(fleet))
+    faults = {node.name: _fault(node, book.held[node.name], terms) for node in fleet}
     for name in book.held.keys() - sizes.keys():
         sizes[name], faults[name] = book.held[name], "there is no Node of this name any more"
     return Accounts(
@@ -93,6 +93,7 @@ def count(
         ),
         holds=tuple(sorted(book.holds, key=lambda hold: (hold.node, hold.holder, hold.gpus, hold.ending))),
         alerts=(*_stuck(taking, faults, resource, now), *_refused(fleet, pods, terms)),
+        promised=promised,
     )
 
 
@@ -106,10 +107,13 @@ def by_host(nodes: Iterable[KubeNode]) -> Mapping[str, str]:
     return {node.labels[HOSTNAME]: node.name for node in nodes if node.labels.get(HOSTNAME)}
 
 
-def _take_unbound(book: _Book, taking: Iterable[Pod], sizes: Mapping[str, int], hosts: Mapping[str, str]) -> None:
-    """GPUs that are promised: never more than are free, as the rest is still in other hands."""
+def _take_unbound(
+    book: _Book, taking: Iterable[Pod], sizes: Mapping[str, int], hosts: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Promised GPUs: never more than are free, as the rest is in other hands yet. Returns nodes with room, by uid."""
     resource = book.terms.gpu_resource
     unbound = [pod for pod in taking if not pod.node and pod.leaving_at is None and not pod.gates]
+    kept: dict[str, str] = {}
     for pod in sorted(unbound, key=lambda pod: (bool(pod.nominated), pod.created_at, pod.uid)):
         pinned = hosts.get(pod.pinned, "") if is_ours(pod, book.terms.namespace) else ""
         node = pod.nominated or pinned
@@ -117,6 +121,9 @@ def _take_unbound(book: _Book, taking: Iterable[Pod], sizes: Mapping[str, int], 
         if gpus > 0:
             # What is kept for a replica that still waits is nobody's to lend. To the planner it comes free: for it.
             book.take(pod, node, gpus, ending=pod.uid in book.replicas)
+        if gpus == pod.gpus[resource]:
+            kept[pod.uid] = node
+    return kept
 
 
 def _size(node: KubeNode, held: int, resource: str) -> int:

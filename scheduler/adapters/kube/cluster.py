@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from scheduler.adapters.kube import accounting
@@ -60,7 +60,6 @@ class KubeCluster:
         self._watching.fresh()
         nodes, pods = self._watching.nodes.items().values(), self._watching.pods.items().values()
         ours = [pod for pod in pods if pod.gpus and accounting.is_ours(pod, self._terms.namespace)]
-        self._cooldown.look(ours, accounting.by_host(nodes), now)
         self._count_preempted(ours)
         seen = serving(
             self._services.values(),
@@ -76,10 +75,12 @@ class KubeCluster:
             gpu_resource=self._terms.gpu_resource,
             tolerations=self._terms.tolerations,
         )
-        accounts = accounting.count(nodes, pods, seen.by_pod, self._cooldown.why(), terms, now)
+        accounts = accounting.count(nodes, pods, seen.by_pod, terms, now)
+        self._cooldown.look(ours, accounts.promised, now)
+        cooling = self._cooldown.why()
         return Pool(
             at=now,
-            nodes=accounts.nodes,
+            nodes=tuple(replace(node, unknown=node.unknown or cooling.get(node.name, "")) for node in accounts.nodes),
             holds=accounts.holds,
             replicas=seen.replicas,
             unknown_services=seen.unknown,

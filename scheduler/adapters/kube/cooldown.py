@@ -21,25 +21,29 @@ class Cooldown:
         self._stuck: dict[str, tuple[str, datetime]] = {}  # uid -> node without room for it, since when
         self._until: dict[str, datetime] = {}  # node -> end
 
-    def look(self, ours: Iterable[Pod], hosts: Mapping[str, str], now: datetime) -> None:
-        """Take note of pods of ours as they are; `hosts`: node by kubernetes.io/hostname."""
+    def look(self, ours: Iterable[Pod], promised: Mapping[str, str], now: datetime) -> None:
+        """Take note of pods of ours as they are. `promised`: nodes with room for pods that are not bound, by uid."""
         refused: dict[str, datetime] = {}
         stuck: dict[str, tuple[str, datetime]] = {}
+        taken: set[str] = set()
         for pod in ours:
+            if pod.node:
+                taken.add(pod.uid)
             if _refused(pod) and pod.node:
                 refused[pod.uid] = self._refused.get(pod.uid, now)
                 if pod.uid not in self._refused:
                     self._cool(pod.node, now)
-            elif _without_room(pod) and pod.pinned in hosts:
-                stuck[pod.uid] = self._stuck.get(pod.uid, (hosts[pod.pinned], now))
+            elif _without_room(pod) and pod.uid in promised:
+                stuck[pod.uid] = self._stuck.get(pod.uid, (promised[pod.uid], now))
         for uid, (node, since) in self._stuck.items():
-            if now - since > NO_ROOM or (uid not in stuck and now - since >= _SURE):
+            taken_back = uid not in stuck and uid not in taken
+            if (uid in stuck and now - since > NO_ROOM) or (taken_back and now - since >= _SURE):
                 self._cool(node, now)
         self._refused, self._stuck = refused, stuck
         self._until = {node: until for node, until in self._until.items() if until > now}
 
     def why(self) -> Mapping[str, str]:
-        """Nodes that are left alone, and why."""
+        """Why nodes are left alone."""
         return {
             node: f"it refused a pod, and is left alone until {until:%H:%M} UTC" for node, until in self._until.items()
         }
