@@ -21,6 +21,7 @@ from tests.object_storage import KEY, SECRET, ObjectStorage
 
 GRACE_S = 20
 _SECRET = "storage"
+_FIRST_JOB = 101  # those of a cycle begin at 1
 T = TypeVar("T")
 
 
@@ -41,9 +42,9 @@ class Bench:
             env={key: value for key, value in environment.items() if key not in keys},
             secrets={key: f"{_SECRET}/{key}" for key in keys},
         )
-        self._watching = Watching(plane.api(), plane.namespace, [plane.serving])
-        self._watching.start(30.0)
-        self.executor = ArgoExecutor(plane.api(), self._watching.pods, shape, clock)
+        self.watching = Watching(plane.api(), plane.namespace, [plane.serving])
+        self.watching.start(30.0)
+        self.executor = ArgoExecutor(plane.api(), self.watching.pods, shape, clock)
         self.jobs: dict[JobId, set[Uid]] = {}
 
     def __enter__(self) -> Self:
@@ -53,12 +54,12 @@ class Bench:
         for job in self.jobs:
             self.executor.cancel(job, 0.0)
         self.executor.close()
-        self._watching.stop()
+        self.watching.stop()
 
     def submit(self, text: str) -> JobId:
         parsed = jobfile.parse(text)
         assert parsed.spec is not None, parsed.errors
-        job = JobId(len(self.jobs) + 1)
+        job = JobId(_FIRST_JOB + len(self.jobs))
         self.jobs[job] = set()
         self.executor.submit(templates.fill(parsed.spec, job, self.storage.root))
         return job
@@ -84,7 +85,7 @@ class Bench:
         return self.until(lambda: self._find(job, task, Phase.GATED), 60)
 
     def pod(self, uid: Uid) -> Pod | None:
-        return next((pod for pod in self._watching.pods.items().values() if pod.attempt == uid), None)
+        return next((pod for pod in self.watching.pods.items().values() if pod.attempt == uid), None)
 
     def serve(self, name: str, gpus: int) -> None:
         """A pod of a service."""
@@ -95,6 +96,11 @@ class Bench:
     def served(self, name: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.admin.get(f"{self._serving()}/{name}")
         return found
+
+    def bound(self, app: str) -> int:
+        """Pods of a Deployment that have a node."""
+        pods = self.admin.get(self._serving(), labelSelector=f"app={app}")["items"]
+        return sum(1 for pod in pods if pod["spec"].get("nodeName"))
 
     def leave(self, name: str) -> None:
         self.admin.delete(f"{self._serving()}/{name}")

@@ -18,6 +18,7 @@ import numpy as np
 import obstore
 
 PAUSE = "pause:test"
+SERVING = "vllm:1"  # the same
 ARGOEXEC = "argoexec:none"  # as the control plane of the tests names it
 DIGITS = "digits:test"
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -92,7 +93,11 @@ def _archive(folder: Path, name: str, fill: Fill, config: Mapping[str, object]) 
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(content).hexdigest()}"]},
     }
     written = json.dumps(about).encode()
-    described = {"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}
+    described = {
+        "Config": "config.json",
+        "RepoTags": [name, *([SERVING] if name == PAUSE else [])],
+        "Layers": ["layer.tar"],
+    }
     path = folder / f"{name.partition(':')[0]}.tar"
     with tarfile.open(path, "w") as archive:
         parts = {"layer.tar": content, "config.json": written, "manifest.json": json.dumps([described]).encode()}

@@ -15,11 +15,12 @@ import pytest
 pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
-from scheduler.jobs.job import JobId, Uid
+from scheduler.jobs.job import JobId, JobState, Uid
 from tests.cluster.build import CannotBuild
 from tests.cluster.control_plane import ControlPlane
 from tests.node.bench import GRACE_S, Bench
 from tests.node.images import DIGITS, EXAMPLES
+from tests.node.night import Night
 from tests.node.node import Node, what_is_missing
 from tests.node.programs import node_programs
 from tests.object_storage import moto
@@ -170,3 +171,30 @@ def test_the_output_of_a_program_can_be_read_while_it_runs(bench: Bench):
     bench.until(lambda: "hello from a container" in bench.executor.logs.tail(uid, 5), 60)
     bench.executor.cancel(job, 2.0)
     assert bench.ended(job, uid).exit_code in {137, 143}
+
+
+def test_the_cycle_hands_gpus_back_to_a_deployment_and_ends_the_pipeline_by_itself(
+    bench: Bench, undisturbed: dict[str, object]
+):
+    with Night(bench) as night:
+        job = night.submit(PIPELINE.replace("ROOT", f"{bench.storage.root}/night"))
+        checkpoints = f"{bench.storage.root}/job-{job}/checkpoints/train"
+        before = set(bench.storage.names(checkpoints))
+        bench.until(lambda: set(bench.storage.names(checkpoints)) - before, 120)
+
+        asked = time.monotonic()
+        night.serving.scale(2)
+        bench.until(lambda: bench.bound("chat") == 2, GRACE_S + 5)
+        bound = time.monotonic() - asked
+        bench.until(lambda: night.job(job).state is JobState.PREEMPTED, 30)
+        night.serving.scale(0)
+        bench.until(lambda: night.job(job).state is JobState.COMPLETED, 180)
+        runs = night.store.job_runs(job)
+
+    ended = [run for run in runs if run.task == "train"]
+    measured = json.loads(bench.storage.read(f"{bench.storage.root}/night/job-{job}/model/metrics.json"))
+    print(f"\nhanded back: both serving pods bound after {bound:.1f} s; told {night.told()}")
+    assert [(run.state.value, run.exit_code) for run in ended] == [("preempted", 143), ("done", 0)]
+    assert night.told()[-1] == "completed"
+    assert {"started", "preempted", "resumed"} <= set(night.told())
+    assert measured == undisturbed
