@@ -144,6 +144,11 @@ class ControlPlane:
     # ways in
 
     @property
+    def port(self) -> int:
+        """Of the API server."""
+        return self._ports["api"]
+
+    @property
     def address(self) -> str:
         return f"https://127.0.0.1:{self._ports['api']}"
 

@@ -302,11 +302,11 @@ class Eyes(threading.Thread):
 class Serving:
     """A Deployment of vLLM pods, played by the kubelet: their GPUs are real to everybody."""
 
-    def __init__(self, plane: Plane, gpus: int, replicas: int = 0) -> None:
+    def __init__(self, plane: Plane, gpus: int, replicas: int = 0, scheduler: str = "default-scheduler") -> None:
         self._api = plane.api("admin")
         self._path = f"/apis/apps/v1/namespaces/{plane.serving}/deployments"
         container = {"name": "vllm", "image": "vllm:1", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
-        spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
+        spec = {"containers": [container], "terminationGracePeriodSeconds": 1, "schedulerName": scheduler}
         template = {"metadata": {"labels": {"app": SERVICE}}, "spec": spec}
         told = {"replicas": replicas, "selector": {"matchLabels": {"app": SERVICE}}, "template": template}
         self._api.create(self._path, {"metadata": {"name": SERVICE}, "spec": told})
