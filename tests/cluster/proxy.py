@@ -62,22 +62,26 @@ class SilentProxy:
                 self._count += 1
                 number = self._count
                 self._open[number] = (client, server)
-            for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=self._forward, args=(number, source, sink), daemon=True, name="proxy").start()
+            threading.Thread(target=self._connect, args=(number, client, server), daemon=True, name="proxy").start()
+
+    def _connect(self, number: int, client: socket.socket, server: socket.socket) -> None:
+        with client, server:
+            back = threading.Thread(target=self._forward, args=(number, server, client), daemon=True, name="proxy")
+            back.start()
+            self._forward(number, client, server)
+            back.join()
+        with self._lock:
+            del self._open[number]
 
     def _forward(self, number: int, source: socket.socket, sink: socket.socket) -> None:
         try:
             while data := source.recv(65536):
                 self._speaks.wait()
-                if number in self._frozen:
-                    self._ends.wait()
-                    return
-                sink.sendall(data)
+                if number not in self._frozen:
+                    sink.sendall(data)
         except OSError:
             pass
         finally:
-            with self._lock:
-                self._open.pop(number, None)
             for one in (source, sink):
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
