@@ -11,7 +11,7 @@ from scheduler.fleet.pool import Pool, ReplicaId, ReplicaPhase
 from scheduler.fleet.readings import Target
 from scheduler.settings import Settings
 from scheduler.store import migrations
-from scheduler.wiring import House, check_metrics, clock, house
+from scheduler.wiring import House, check_bucket, check_metrics, clock, house
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,8 @@ def _nodes(pool: Pool, settings: Settings) -> Iterator[Check]:
 def _storage(settings: Settings) -> Check:
     root = settings.storage_root
     if root.startswith("s3://"):
-        return Check(what="storage", ok=True, says=f"{root} is used by jobs alone; it cannot be tried from here")
+        ok, says = check_bucket(settings)
+        return Check(what="storage", ok=ok, says=says)
     folder = Path(root.removeprefix("file://"))
     try:
         folder.mkdir(parents=True, exist_ok=True)

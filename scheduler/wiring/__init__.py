@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
+from scheduler.adapters.kube import bucket
 from scheduler.adapters.vllm import PrometheusMetrics, ScrapedMetrics, check_url
 from scheduler.cycle import intake, notices
 from scheduler.cycle.turn import Cycle, Outside, Terms
@@ -175,6 +176,12 @@ def metrics(settings: Settings) -> Metrics:
     return ScrapedMetrics(
         prefix=section.prefix, interval_s=section.interval_s, keep_s=keep_s + section.interval_s, clock=clock
     )
+
+
+def check_bucket(settings: Settings) -> tuple[bool, str]:
+    """Whether the bucket of the storage is there, as far as can be seen without its keys; and a sentence."""
+    storage = settings.storage
+    return bucket.looked_at(settings.storage_root, storage.endpoint, storage.region)
 
 
 def check_metrics(settings: Settings, urls: Iterable[str]) -> tuple[str, ...]:
