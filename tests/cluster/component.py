@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import socket
 import subprocess
 import time
@@ -80,8 +82,12 @@ class Component:
 
 
 def free_port() -> int:
-    """One that nobody listens on now."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
+    """One that nobody listens on now, below those that the system gives to outgoing connections.
+
+    A server that is killed must find its port free again; one of those may have been given away meanwhile.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with contextlib.suppress(OSError), socket.socket() as listening:
+            listening.bind(("127.0.0.1", port))
+            return port

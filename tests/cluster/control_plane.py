@@ -23,12 +23,13 @@ from typing import Any, Self
 
 from kubernetes import client, config
 
-from scheduler.adapters.kube.api import Api, Refused
+from scheduler.adapters.kube.api import Api
 from tests.cluster import manifests
 from tests.cluster.build import CannotBuild, build
 from tests.cluster.component import Component, free_port
 from tests.cluster.keys import make_keys
 from tests.cluster.plane import NAMESPACE, SERVING
+from tests.cluster.waiting import until
 
 Raw = Mapping[str, Any]
 
@@ -293,7 +294,7 @@ class ControlPlane:
     def _install(self) -> None:
         files = sorted((self.programs / "argo" / self.crds).glob("*.yaml"))
         self.kubectl("apply", "--server-side", *(f"--filename={file}" for file in files))
-        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{_crd(file)}" for file in files))
+        self._await_crds({_crd(file) for file in files})
         self.apply(_places())
         self.apply(ours())
         self.apply(self._for_argo())
@@ -318,16 +319,16 @@ class ControlPlane:
             "data": {"metricsConfig": "enabled: false\n", "telemetryConfig": "enabled: false\n"},
         }
 
+    def _await_crds(self, names: set[str]) -> None:
+        admin, path = self.api("admin"), "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        until(lambda: names <= {one["metadata"]["name"] for one in admin.get(path)["items"] if _established(one)}, 60.0)
+
     def _await_accounts(self) -> None:
         """Pods cannot be made before their namespace has its ServiceAccount `default`."""
         admin = self.api("admin")
         for namespace in (NAMESPACE, SERVING):
-            for _ in range(400):
-                try:
-                    admin.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
-                    break
-                except Refused:
-                    time.sleep(0.05)
+            path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+            until(lambda: any(one["metadata"]["name"] == "default" for one in admin.get(path)["items"]), 60.0)  # noqa: B023
 
 
 def ours() -> list[Raw]:
@@ -344,6 +345,11 @@ def _places() -> list[Raw]:
         *named,
         *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in {SERVING} - known),
     ]
+
+
+def _established(crd: Raw) -> bool:
+    conditions = (crd.get("status") or {}).get("conditions") or ()  # none at all for the first moment
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 
 def _crd(file: Path) -> str:
