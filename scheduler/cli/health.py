@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,6 +33,7 @@ class Health(ThreadingHTTPServer):
         limit_s: float,
         board: Callable[[], Board | None],
         hand_backs: Callable[[datetime], tuple[HandBack, ...]],
+        counts: Callable[[], Mapping[str, int]],
         clock: Clock,
     ) -> None:
         try:
@@ -43,6 +44,7 @@ class Health(ThreadingHTTPServer):
         self.limit_s = limit_s
         self.board = board
         self.hand_backs = hand_backs
+        self.counts = counts
         self.clock = clock
         self._thread = threading.Thread(target=self.serve_forever, name="health", daemon=True)
 
@@ -71,7 +73,7 @@ class Health(ThreadingHTTPServer):
             return HTTPStatus.SERVICE_UNAVAILABLE, f"the database does not answer: {error}\n"
         if path == "/readyz":
             return _status(board is not None), "ready\n" if board else "no turn has seen the cluster yet\n"
-        return HTTPStatus.OK, "".join(f"{line}\n" for line in exposition(board, recent, age_s))
+        return HTTPStatus.OK, "".join(f"{line}\n" for line in exposition(board, recent, age_s, self.counts()))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -91,7 +93,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Probes come every few seconds; they are no news."""
 
 
-def exposition(board: Board | None, hand_backs: tuple[HandBack, ...], age_s: float) -> Iterator[str]:
+def exposition(
+    board: Board | None, hand_backs: tuple[HandBack, ...], age_s: float, counts: Mapping[str, int]
+) -> Iterator[str]:
     """The board and the hand-backs of the last day as Prometheus reads them."""
     yield from _gauge("gpujob_turn_age_seconds", "Since the last turn ended.", [("", age_s)])
     if board is not None:
@@ -114,6 +118,8 @@ def exposition(board: Board | None, hand_backs: tuple[HandBack, ...], age_s: flo
             slowest[row.service] = max(took_s, slowest.get(row.service, 0.0))
     longest = [(f'{{service="{service}"}}', took_s) for service, took_s in sorted(slowest.items())]
     yield from _gauge("gpujob_hand_back_seconds_max", "From need to free GPUs, the slowest of the last day.", longest)
+    for name, count in counts.items():
+        yield from (f"# TYPE {name} counter", f"{name}_total {count}")
 
 
 def _gauge(name: str, text: str, values: Sequence[tuple[str, float]]) -> Iterator[str]:

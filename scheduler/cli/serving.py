@@ -66,6 +66,7 @@ def _health(
         limit_s=ticks.watchdog_s,
         board=mailbox(settings).board,
         hand_backs=parts.store.hand_backs,
+        counts=parts.ground.counts,
         clock=clock,
     )
     health.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -73,6 +73,10 @@ class Ground(Protocol):
 
     def unseen(self) -> tuple[str, ...]:
         """What may be wrong and cannot be looked at, a sentence each."""
+        ...
+
+    def counts(self) -> Mapping[str, int]:
+        """What was counted there since the start, by the name that metrics give it."""
         ...
 
     def look(self) -> None:

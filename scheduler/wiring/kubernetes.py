@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from scheduler.adapters.argo.executor import ArgoExecutor
@@ -22,7 +22,7 @@ from scheduler.jobs import templates
 from scheduler.jobs.job import JobId
 from scheduler.jobs.order import JobOrder
 from scheduler.jobs.spec import JobSpec
-from scheduler.ports import Clock, Cluster, Executor, Images, LogReader
+from scheduler.ports import Clock, Executor, Images, LogReader
 from scheduler.settings import Settings
 
 _WAIT_S = 60.0  # for the first lists; 10,000 pods take a few seconds
@@ -35,7 +35,7 @@ class KubeGround:
     settings: Settings
     api: Api
     watching: Watching
-    cluster: Cluster
+    cluster: KubeCluster
     executor: Executor
     logs: LogReader
     images: Images | None
@@ -49,6 +49,10 @@ class KubeGround:
         except BadInput as error:
             return error.faults
         return ()
+
+    def counts(self) -> Mapping[str, int]:
+        """Runs that kube-scheduler itself ended for serving pods: those that we were too late for."""
+        return {"gpujob_preempted_by_scheduler": self.cluster.preempted_by_scheduler}
 
     def look(self) -> None:
         """Everything is listed and followed.

@@ -61,6 +61,7 @@ def health(told: Told) -> Iterator[Health]:
         limit_s=60,
         board=told.seen,
         hand_backs=lambda since: told.hand_backs,
+        counts=lambda: {"gpujob_preempted_by_scheduler": 3},
         clock=lambda: NOW,
     )
     health.start()
@@ -114,6 +115,7 @@ def test_prometheus_reads_the_board_and_the_slowest_hand_back(health: Health):
     assert (samples["gpujob_replicas_have", "chat"], samples["gpujob_replicas_want", "chat"]) == (2, 3)
     assert samples["gpujob_hand_back_seconds_max", "chat"] == 7
     assert samples["gpujob_alerts",] == 1
+    assert samples["gpujob_preempted_by_scheduler_total",] == 3
 
 
 def test_other_paths_are_named(health: Health):
@@ -131,5 +133,6 @@ def test_a_port_that_is_taken_is_said_so(health: Health, told: Told):
             limit_s=1,
             board=told.seen,
             hand_backs=lambda since: (),
+            counts=dict,
             clock=lambda: NOW,
         )
