@@ -68,6 +68,12 @@ def test_pods_of_other_people_in_our_namespace_are_not_ours():
     ]
 
 
+def test_pods_in_other_namespaces_are_not_ours_whatever_their_labels_say():
+    pod = an_attempt("job-1-sft-0", 2, "node-1", namespace="other")
+
+    assert [hold.kind for hold in counted([a_node()], [pod]).holds] == [HolderKind.OTHER]
+
+
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_vllm_r31_pods_that_have_ended_or_were_refused_hold_nothing(phase: str):
     assert idle(a_pod(gpus=3, node="node-1", phase=phase, reason="UnexpectedAdmissionError")) == 8
@@ -127,6 +133,17 @@ def test_promises_never_make_more_of_a_node_than_it_is():
     accounts = counted([a_node()], pods)
 
     assert (sum(hold.gpus for hold in accounts.holds), accounts.nodes[0].unknown) == (8, "")
+
+
+def test_of_two_promises_that_do_not_fit_the_older_counts_and_a_release_before_a_nomination():
+    older = an_attempt("job-1-b", 5, pinned="node-1", created_at=NOW - minutes(9))
+    newer = an_attempt("job-1-a", 5, pinned="node-1", created_at=NOW - minutes(8))
+    nominated = a_pod("big", 5, nominated="node-1", created_at=NOW - minutes(99))
+
+    for pods in ([older, newer, nominated], [nominated, newer, older]):
+        accounts = counted([a_node()], pods)
+        assert accounts.promised == {older.uid: "node-1"}
+        assert {hold.holder: hold.gpus for hold in accounts.holds} == {older.attempt: 5, newer.attempt: 3}
 
 
 UNKNOWN: tuple[tuple[dict[str, Any], str], ...] = (

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler.adapters.kube import names
+from scheduler.adapters.kube.api import MERGE, Api
 from scheduler.adapters.kube.cluster import ClusterTerms, KubeCluster
 from scheduler.adapters.kube.objects import Pod
 from scheduler.adapters.kube.scale import COST
@@ -164,6 +165,13 @@ def test_a_replica_is_seen_from_the_wish_to_the_ready_pod(bench: Bench):
     assert (ready.replicas[0].url, ready.replicas[0].since) == ("http://10.0.0.7:8000/metrics", NOW)
 
 
+def test_a_wish_keeps_the_time_at_which_it_was_first_seen(bench: Bench):
+    bench.deployment("chat", 1)
+    bench.pool(lambda pool: pool.replicas)
+
+    assert bench.pool(minute=1).replicas[0].asked_at == NOW
+
+
 def test_argo_r31_a_refused_attempt_frees_its_gpus_and_closes_its_node(bench: Bench):
     bench.node("node-1")
     bench.pod("job-1-sft-0", 2, "gpujobs", meta={"labels": {names.JOB: "job-1"}})
@@ -287,6 +295,30 @@ def test_what_somebody_else_wrote_is_met_once_and_then_taken_for_granted(bench: 
     assert bench.replicas() == 5
     bench.cluster.scale("chat", 3, (), ())
     assert bench.replicas() == 3
+
+
+class Overtaken(Api):
+    """Somebody else always writes just before."""
+
+    def __init__(self, fake: FakeApi) -> None:
+        super().__init__(fake.configuration("admin"))
+        self.fake = fake
+
+    def patch(self, path: str, body: Mapping[str, Any], content: str = MERGE, **query: str | int) -> Any:
+        self.fake.edit("deployments", "serving", "chat", lambda new: new["spec"].update(replicas=7))
+        return super().patch(path, body, content, **query)
+
+
+def test_what_somebody_else_writes_at_the_same_moment_is_not_overwritten(bench: Bench):
+    bench.chat("chat-5f-a")
+    bench.workload_seen()
+    terms = ClusterTerms(namespace="gpujobs")
+    cluster = KubeCluster(Overtaken(bench.fake), bench.watching, (CHAT,), terms, lambda: NOW)
+
+    with pytest.raises(Unavailable, match="somebody else scaled chat from 1 to 7 replicas"):
+        cluster.scale("chat", 2, (), ())
+
+    assert bench.replicas() == 7
 
 
 def test_a_workload_that_changes_meanwhile_is_read_again(bench: Bench):

@@ -86,13 +86,13 @@ def test_a_pod_that_its_node_took_in_the_end_says_nothing_of_it():
     assert left_alone(cooldown, 0.3, an_attempt(node="node-1")) == []
 
 
-def test_a_pod_that_waits_at_a_gate_says_nothing():
+def test_a_pod_that_kube_scheduler_has_not_looked_at_yet_says_nothing():
     cooldown = Cooldown(300)
-    gated = an_attempt(pinned="node-1", held_back="SchedulingGated", gates=("gpujob.io/hold",))
+    fresh = an_attempt(pinned="node-1")
 
-    left_alone(cooldown, 0, gated)
+    left_alone(cooldown, 0, fresh)
 
-    assert left_alone(cooldown, 2, gated) == []
+    assert left_alone(cooldown, 2, fresh) == []
 
 
 def test_a_node_whose_room_a_replica_took_is_not_left_alone():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -112,18 +113,15 @@ def test_a_stateful_set_has_a_replica_for_each_pod():
     ]
 
 
-def a_group(number: int, size: int, node: str = "node-1", **of_the_last: Any) -> list[Pod]:
-    """Pods of one replica of a LeaderWorkerSet: the leader, then its workers."""
+def a_group(number: int, size: int, **of_the_last: Any) -> list[Pod]:
+    """Pods of one replica of a LeaderWorkerSet: the leader on node-1, then its workers on node-2."""
     labels = {"leaderworkerset.sigs.k8s.io/name": "chat", "leaderworkerset.sigs.k8s.io/group-index": str(number)}
-    leader = a_server(f"chat-{number}", node=node, labels=labels, owner=Owner(kind="StatefulSet", name="chat", uid="u"))
-    owner = Owner(kind="StatefulSet", name=f"chat-{number}", uid="u")
-    names = [f"chat-{number}-{worker}" for worker in range(1, size)]
-    fields = [{} for _ in names[1:]] + [of_the_last]
-    given: list[dict[str, Any]] = [{"node": "node-2"} | one for one in fields]
-    return [
-        leader,
-        *(a_server(name, labels=labels, owner=owner, **one) for name, one in zip(names, given, strict=True)),
-    ]
+    leader, of_workers = (Owner(kind="StatefulSet", name=name, uid="u") for name in ("chat", f"chat-{number}"))
+    pods = [a_server(f"chat-{number}", node="node-1", labels=labels, owner=leader)]
+    for worker in range(1, size):
+        fields = {"node": "node-2"} | (of_the_last if worker == size - 1 else {})
+        pods.append(a_server(f"chat-{number}-{worker}", labels=labels, owner=of_workers, **fields))
+    return pods
 
 
 def test_a_group_of_a_leader_worker_set_is_one_replica_named_after_its_leader():
@@ -149,6 +147,15 @@ def test_a_group_is_as_far_as_its_last_pod(last: dict[str, Any], phase: str):
     told = seen(*a_group(0, 3, **last), workloads=[a_workload(kind="LeaderWorkerSet", want=1, pods_per_replica=3)])
 
     assert phases(told)[0] == ("serving/chat-0", phase)
+
+
+def test_a_pod_that_only_says_that_it_belongs_to_a_group_does_not():
+    (leader,) = a_group(0, 1)
+    liar = replace(leader, uid="u-2", name="web-0", owner=Owner(kind="StatefulSet", name="web", uid="u"))
+
+    told = seen(leader, liar, workloads=[a_workload(kind="LeaderWorkerSet")])
+
+    assert list(told.by_pod) == [leader.uid]
 
 
 def test_what_is_asked_for_waits_for_gpus_before_it_has_a_pod():

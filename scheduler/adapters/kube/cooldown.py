@@ -33,7 +33,7 @@ class Cooldown:
                 refused[pod.uid] = self._refused.get(pod.uid, now)
                 if pod.uid not in self._refused:
                     self._cool(pod.node, now)
-            elif _without_room(pod) and pod.uid in promised:
+            elif pod.held_back == "Unschedulable" and pod.uid in promised:
                 stuck[pod.uid] = self._stuck.get(pod.uid, (promised[pod.uid], now))
         for uid, (node, since) in self._stuck.items():
             taken_back = uid not in stuck and uid not in taken
@@ -55,7 +55,3 @@ class Cooldown:
 def _refused(pod: Pod) -> bool:
     # Some kubelets give the reason in the first words of the message.
     return pod.phase == "Failed" and (pod.reason.startswith(_REFUSALS) or pod.message.startswith(_REFUSALS))
-
-
-def _without_room(pod: Pod) -> bool:
-    return pod.held_back == "Unschedulable" and not pod.node and not pod.gates and pod.leaving_at is None
