@@ -249,6 +249,17 @@ def test_a_notice_says_what_its_reader_needs(kind: NoticeKind, payload: dict[str
     assert words in news.in_thread(notice, ZONE).text
 
 
+def test_an_image_without_a_digest_is_told_on_the_card_and_when_the_job_starts():
+    says = "Image train:1 could not be resolved to a digest: docker.io failed (500); the tag is used as it is."
+    job = a_job(JobState.RUNNING, unresolved={"train:1": "docker.io failed (500)"})
+    payload = {"task": "main", "nodes": {"node-1": 4}, "gpus": 4, "warnings": list(job.warnings)}
+    notice = Notice(id=NoticeId(7), job=JobId(41), kind=NoticeKind.STARTED, at=NOW, payload=payload)
+
+    assert says in str(cards.job_card(a_view(job), ZONE).blocks)
+    assert news.in_thread(notice, ZONE).text.endswith(f"Note: {says}")
+    assert says not in str(cards.job_card(a_view(replace(job, state=JobState.COMPLETED)), ZONE).blocks)
+
+
 def test_metadata_names_the_notice_the_place_and_the_progress():
     payload = {"reason": "traffic", "saved_step": 120, "from_step": None}
     notice = Notice(id=NoticeId(7), job=JobId(41), kind=NoticeKind.PREEMPTED, at=NOW, payload=payload)

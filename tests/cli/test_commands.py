@@ -12,6 +12,11 @@ from typing import Any
 
 import pytest
 
+from scheduler.jobs.spec import JobSpec, StepSpec
+from scheduler.ports import AddJob
+from scheduler.store.sql import SqlStore
+from tests.store.building import NOW, a_job
+
 PROGRAMS = Path(sys.executable).parent
 SETTINGS = """
 [database]
@@ -198,6 +203,23 @@ def test_doctor_says_what_is_broken_and_what_to_do(gpujob: Gpujob):
 
     assert next(check["ok"] for check in after["checks"] if check["what"] == "database")
     assert any(not check["ok"] and check["what"].startswith("metrics of") for check in after["checks"])
+
+
+def test_status_names_the_images_of_a_job_and_says_which_has_no_digest(gpujob: Gpujob):
+    assert gpujob.run("migrate").returncode == 0
+    pinned = {"train:1": f"train@sha256:{'9f' * 32}"}
+    steps = tuple(StepSpec(name=name, command=("true",), image=name) for name in ("train:1", "prep:2"))
+    job = a_job(digests=pinned, unresolved={"prep:2": "docker.io failed (500)"}, spec=JobSpec(name="j", steps=steps))
+    store = SqlStore(f"sqlite:///{gpujob.folder}/gpujob.sqlite3")
+    token = store.hold("test", NOW, 30)
+    assert token is not None
+    store.record([AddJob(job=job, tasks=())], token)
+    store.close()
+
+    says = "Image prep:2 could not be resolved to a digest: docker.io failed (500); the tag is used as it is."
+    found = gpujob.json("status", "job-1")["job"]
+    assert (found["images"], found["warnings"]) == ({"prep:2": None, **pinned}, [says])
+    assert says in gpujob.run("status", "job-1").stdout.splitlines()
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["status"], ["status", "job-x"], ["report", "--month", "May"]])
