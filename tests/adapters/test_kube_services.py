@@ -14,10 +14,14 @@ from hypothesis import strategies as st
 
 from scheduler.adapters.kube.objects import Owner, Pod, Scaler, Workload
 from scheduler.adapters.kube.services import KubeService, Serving, serving
-from scheduler.fleet.pool import ReplicaPhase
+from scheduler.fleet.demand import DemandMemory
+from scheduler.fleet.pool import Pool, ReplicaPhase
+from scheduler.fleet.readings import Series
+from scheduler.fleet.scaling import demands
 from scheduler.fleet.services import Mode
+from scheduler.policy import Policy
 from tests.adapters.kube_objects import SERVING, a_pod, a_scaler, a_server, a_workload
-from tests.build import NOW, minutes
+from tests.build import NOW, a_service, minutes
 
 CHAT = KubeService(name="chat", namespace=SERVING, workload="chat", gpus_per_replica=4)
 MANAGED = KubeService(name="chat", namespace=SERVING, workload="chat", gpus_per_replica=4, mode=Mode.MANAGE)
@@ -236,6 +240,16 @@ def test_vllm_r36_a_service_whose_workload_cannot_be_told_is_unknown(workloads: 
     told = seen(a_server(node="node-1"), workloads=workloads)
 
     assert (told.unknown, told.replicas) == ({"chat": why}, ())
+
+
+def test_vllm_r36_more_asked_for_than_there_are_pods_is_a_hold():
+    replicas = seen(a_server(node="node-1"), workloads=[a_workload(want=3)]).replicas
+    pool = Pool(at=NOW, nodes=(), replicas=replicas)
+    series = [Series(replica=replica.id, samples=(), interval_s=10.0) for replica in replicas]
+
+    (told,), _ = demands([a_service()], pool, series, DemandMemory(), Policy(), NOW)
+
+    assert (told.have, told.want, told.known) == (1, 3, False)
 
 
 @given(
