@@ -5,6 +5,7 @@ It follows the OCI distribution spec, and Docker's token flow where `private` re
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import secrets
@@ -25,6 +26,8 @@ class FakeRegistry:
         self.asked: list[str] = []
         self.tokens_needed = False
         self.tokens_given = True  # False: nobody gets one without a login
+        self.login = ""  # user:password; with it one gets a token
+        self.basic = False  # the login itself is asked for, and no token
         self.realm = ""  # where tokens are given; "" = here
         self.tells_digest = True
         self.lies_about_digest = False
@@ -61,7 +64,7 @@ class FakeRegistry:
             self._manifests[f"/v2/{name}/manifests/{reference}"] = (media_type, body.encode())
         return digest
 
-    def answer(self, method: str, target: str, accept: str, token: str) -> tuple[int, dict[str, str], bytes]:
+    def answer(self, method: str, target: str, accept: str, proof: str) -> tuple[int, dict[str, str], bytes]:
         url = urlsplit(target)
         self.asked.append(f"{method} {url.path}")
         if self.silent.is_set():
@@ -69,13 +72,15 @@ class FakeRegistry:
         if self.status is not None:
             return self.status, {}, b"{}"
         if url.path == "/token":
-            return self._give_token(parse_qs(url.query))
+            return self._give_token(parse_qs(url.query), proof)
         if self.moved_to:
             return 307, {"Location": f"http://{self.moved_to}{target}"}, b""
         if method == "HEAD" and not self.takes_head:
             return 405, {}, b""
         scope = f"repository:{url.path.removeprefix('/v2/').partition('/manifests/')[0]}:pull"
-        if self.tokens_needed and (token, scope) not in self._tokens:
+        if self.basic and not self._knows(proof):
+            return 401, {"WWW-Authenticate": 'Basic realm="registry"'}, b"{}"
+        if self.tokens_needed and (proof.removeprefix("Bearer "), scope) not in self._tokens:
             realm = self.realm or f"http://{self.host}/token"
             challenge = f'Bearer realm="{realm}",service="registry",scope="{scope}"'
             return 401, {"WWW-Authenticate": challenge}, b'{"errors": [{"code": "UNAUTHORIZED"}]}'
@@ -86,8 +91,11 @@ class FakeRegistry:
         headers = {"Docker-Content-Digest": f"sha256:{told}"} if self.tells_digest else {}
         return 200, {"Content-Type": media_type, **headers}, body
 
-    def _give_token(self, query: dict[str, list[str]]) -> tuple[int, dict[str, str], bytes]:
-        if not self.tokens_given or query.get("service") != ["registry"]:
+    def _knows(self, proof: str) -> bool:
+        return bool(self.login) and proof == f"Basic {base64.b64encode(self.login.encode()).decode()}"
+
+    def _give_token(self, query: dict[str, list[str]], proof: str) -> tuple[int, dict[str, str], bytes]:
+        if not (self.tokens_given or self._knows(proof)) or query.get("service") != ["registry"]:
             return 401, {}, b"{}"
         token = secrets.token_hex(8)
         self._tokens.add((token, query["scope"][0]))
@@ -99,9 +107,9 @@ def _handler(registry: FakeRegistry) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            proof = self.headers.get("Authorization", "")
             status, headers, body = registry.answer(
-                self.command, self.path, ", ".join(self.headers.get_all("Accept") or ()), token
+                self.command, self.path, ", ".join(self.headers.get_all("Accept") or ()), proof
             )
             with suppress(ConnectionError):  # who asked has given up
                 self._send(status, headers, body)

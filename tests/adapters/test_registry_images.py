@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import base64
+import json
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from scheduler.adapters.images import RegistryImages
+from scheduler.adapters.images.logins import read_logins
 from scheduler.ports import Unresolved
 from tests.fake_registry import MANIFEST, FakeRegistry
 
@@ -15,9 +19,9 @@ HUNDRED_TURNS = 100
 class Asking:
     """Images, as a cycle asks for them: again, once an answer has come. Its clock stands still unless it is moved."""
 
-    def __init__(self, timeout_s: float = 2.0, plain_http: Collection[str] = ()) -> None:
+    def __init__(self, timeout_s: float = 2.0, plain_http: Collection[str] = (), logins: Path | None = None) -> None:
         self.seconds = 0.0
-        self.images = RegistryImages(plain_http, timeout_s, seconds=lambda: self.seconds)
+        self.images = RegistryImages(plain_http, timeout_s, seconds=lambda: self.seconds, logins=logins)
         self._came = threading.Event()
         self.images.listen(self._came.set)
 
@@ -98,6 +102,80 @@ def test_without_a_login_a_private_image_stays_unresolved(registry, asking):
     registry.tokens_needed, registry.tokens_given = True, False
 
     assert asking.why(f"{registry.host}/train:1") == f"{registry.host} asks for a login, and gpujob has none (401)"
+
+
+LOGIN = "robot:s3cret"
+AUTH = base64.b64encode(LOGIN.encode()).decode()
+
+
+@pytest.fixture
+def with_login(registry: FakeRegistry, tmp_path: Path) -> Iterator[Asking]:
+    """Its file can be changed meanwhile."""
+    write_logins(tmp_path, {registry.host: {"auth": AUTH}, "other.example.com": {}})
+    asking = Asking(logins=tmp_path / "config.json")
+    yield asking
+    asking.images.close()
+
+
+def write_logins(folder: Path, auths: Mapping[str, Mapping[str, str]]) -> None:
+    (folder / "config.json").write_text(json.dumps({"auths": auths}))
+
+
+@pytest.mark.parametrize("basic", [False, True])
+def test_a_private_image_is_found_with_a_login(registry, with_login, basic):
+    digest = registry.push("train", "1")
+    registry.login, registry.basic = LOGIN, basic
+    registry.tokens_needed, registry.tokens_given = not basic, False
+
+    assert with_login.about(f"{registry.host}/train:1") == f"{registry.host}/train@{digest}"
+
+
+@pytest.mark.parametrize("basic", [False, True])
+def test_a_login_that_is_not_taken_says_so_and_never_what_it_is(registry, with_login, basic):
+    registry.push("train", "1")
+    registry.login, registry.basic = "robot:changed", basic
+    registry.tokens_needed, registry.tokens_given = not basic, False
+
+    why = with_login.why(f"{registry.host}/train:1")
+
+    assert why == f"{registry.host} does not take the login that gpujob has (401)"
+
+
+def test_a_login_that_is_changed_is_read_anew(registry, with_login, tmp_path):
+    digest = registry.push("train", "1")
+    registry.login, registry.basic = "robot:changed", True
+    with_login.why(f"{registry.host}/train:1")
+    write_logins(tmp_path, {f"http://{registry.host}/v2/": {"username": "robot", "password": "changed"}})
+
+    with_login.seconds = 30
+    assert with_login.about(f"{registry.host}/train:1") == f"{registry.host}/train@{digest}"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"auths": 7}', '{"auths": {"a": "s3cret"}}', '{"auths": {"a": {"auth": "s3\\ncret"}}}']
+)
+def test_a_file_of_logins_that_cannot_be_used_is_named_without_what_it_holds(registry, with_login, tmp_path, text):
+    registry.basic = True
+    (tmp_path / "config.json").write_text(text)
+
+    why = with_login.why(f"{registry.host}/train:1")
+
+    assert why == f"the logins in {tmp_path / 'config.json'} are not written as `docker login` writes them"
+
+
+def test_a_file_of_logins_that_is_not_there_is_named(registry, with_login, tmp_path):
+    registry.basic = True
+    (tmp_path / "config.json").unlink()
+
+    assert with_login.why(f"{registry.host}/train:1") == (
+        f"the logins in {tmp_path / 'config.json'} cannot be read (No such file or directory)"
+    )
+
+
+def test_docker_hub_has_one_login_under_all_its_names(tmp_path):
+    write_logins(tmp_path, {"https://index.docker.io/v1/": {"auth": AUTH}})
+
+    assert read_logins(tmp_path / "config.json") == {"docker.io": AUTH}
 
 
 @pytest.mark.parametrize("realm", ["http://token.example.com/token", "ftp://127.0.0.1/token", "nowhere"])

@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from threading import Lock
 
+from scheduler.adapters.images.logins import read_logins
 from scheduler.adapters.images.reference import Reference, parse
 from scheduler.adapters.images.registry import Registry
 from scheduler.errors import Unavailable
@@ -34,10 +37,11 @@ def _unheard() -> None:
 
 
 class RegistryImages:
-    """Implements `ports.Images` over HTTP, without a login.
+    """Implements `ports.Images` over HTTP.
 
-    `plain_http` names registries (HOST or HOST:PORT) that are asked without TLS, as those of this computer are. A
-    lookup takes at most `timeout_s`; after twice that time its name is unresolved, whatever holds it up.
+    `logins` is a file as `docker login` writes it; without one, only public images can be looked up. `plain_http` names
+    registries (HOST or HOST:PORT) that are asked without TLS, as those of this computer are. A lookup takes at most
+    `timeout_s`; after twice that time its name is unresolved, whatever holds it up.
     """
 
     def __init__(
@@ -45,10 +49,11 @@ class RegistryImages:
         plain_http: Collection[str] = (),
         timeout_s: float = 3.0,
         seconds: Callable[[], float] = time.monotonic,
+        logins: Path | None = None,
     ) -> None:
         self._timeout_s = timeout_s
         self._seconds = seconds
-        self._registry = Registry(plain_http, timeout_s, seconds)
+        self._registry = Registry(plain_http, timeout_s, seconds, partial(read_logins, logins) if logins else dict)
         self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="registry")
         self._lock = Lock()
         self._asked: dict[str, _Asked] = {}

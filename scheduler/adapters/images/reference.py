@@ -56,6 +56,11 @@ def parse(text: str) -> Reference | str:
     return Reference(written=written, host=host, repository=repository, tag=tag, digest=digest)
 
 
+def hub_or(host: str) -> str:
+    """The host of a registry; Docker Hub has several names and one login."""
+    return DOCKER_HUB if host in _HUB_NAMES else host
+
+
 def _without_tag(name: str) -> tuple[str, str]:
     """The name and its tag; a colon before the last slash belongs to a port."""
     head, colon, tag = name.rpartition(":")
@@ -70,6 +75,6 @@ def _located(written: str) -> tuple[str, str]:
     is_host = any(mark in first for mark in ".:[") or first == "localhost" or first != first.lower()
     if not slash or not is_host:
         return DOCKER_HUB, written if slash else f"library/{written}"
-    if first in _HUB_NAMES:
+    if hub_or(first) == DOCKER_HUB:
         return DOCKER_HUB, rest if "/" in rest else f"library/{rest}"
     return first, rest

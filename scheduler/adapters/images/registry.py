@@ -26,7 +26,6 @@ _ACCEPT = ", ".join(
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 _CHALLENGE = re.compile(r'([A-Za-z]+)="((?:[^"\\]|\\.)*)"')
 _SAYS = {
-    httpx.codes.UNAUTHORIZED: "asks for a login, and gpujob has none",
     httpx.codes.FORBIDDEN: "does not let gpujob read it",
     httpx.codes.NOT_FOUND: "does not have it",
     httpx.codes.TOO_MANY_REQUESTS: "takes no more questions for now",
@@ -35,12 +34,19 @@ Headers = Mapping[str, str]
 
 
 class Registry:
-    """Any registry, without a login. Safe for many threads."""
+    """Any registry. Safe for many threads."""
 
-    def __init__(self, plain_http: Collection[str], timeout_s: float, seconds: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        plain_http: Collection[str],
+        timeout_s: float,
+        seconds: Callable[[], float],
+        logins: Callable[[], Mapping[str, str]],
+    ) -> None:
         self._plain_http = frozenset(plain_http)
         self._timeout_s = timeout_s
         self._seconds = seconds  # a clock that only goes forward
+        self._logins = logins  # read anew for each question: they change while we run
         self._client = httpx.Client(follow_redirects=True, max_redirects=5, headers={"User-Agent": "gpujob"})
 
     def digest(self, image: Reference) -> str:
@@ -67,9 +73,11 @@ class Registry:
         headers: Headers = {"Accept": _ACCEPT}
         head = self._client.head(url, headers=headers, timeout=self._left(until))
         if head.status_code == httpx.codes.UNAUTHORIZED:
-            token = self._token(image, head, until)
-            headers = {**headers, "Authorization": f"Bearer {token}"}
+            login = self._logins().get(image.host, "")
+            headers = {**headers, "Authorization": self._authorization(image, head, login, until)}
             head = self._client.head(url, headers=headers, timeout=self._left(until))
+            if head.status_code == httpx.codes.UNAUTHORIZED:
+                raise Unavailable(_locked(image, login))
         if head.status_code == httpx.codes.OK and _DIGEST.fullmatch(told := _told(head)):
             return told
         # Not every registry answers HEAD, and a few leave the header out.
@@ -94,28 +102,27 @@ class Registry:
             raise Unavailable(f"{image.host} sent a manifest that is not the one its digest names")
         return told if _DIGEST.fullmatch(told) else counted
 
-    def _token(self, image: Reference, refused: httpx.Response, until: float) -> str:
+    def _authorization(self, image: Reference, refused: httpx.Response, login: str, until: float) -> str:
+        """What the registry asks for: a token that somebody else gives, or the login itself."""
         scheme, _, rest = refused.headers.get("WWW-Authenticate", "").partition(" ")
         challenge = {key.lower(): value for key, value in _CHALLENGE.findall(rest)}
         realm = urlsplit(challenge.get("realm", ""))
+        if scheme.lower() == "basic" and login:
+            return f"Basic {login}"
         if scheme.lower() != "bearer" or not realm.hostname:
-            raise Unavailable(f"{image.host} {_refusal(refused.status_code)}")
+            raise Unavailable(_locked(image, login))
         if realm.scheme != "https" and not (realm.scheme == "http" and self._is_plain(realm.netloc)):
             raise Unavailable(f"{image.host} sends gpujob to {realm.netloc} for a token, and not over https")
         asks = {"scope": challenge.get("scope") or f"repository:{image.repository}:pull"}
         if "service" in challenge:
             asks["service"] = challenge["service"]
-        answer = self._client.get(challenge["realm"], params=asks, timeout=self._left(until))
+        proof = {"Authorization": f"Basic {login}"} if login else {}
+        answer = self._client.get(challenge["realm"], params=asks, headers=proof, timeout=self._left(until))
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            raise Unavailable(_locked(image, login))
         if answer.status_code != httpx.codes.OK:
             raise Unavailable(f"{image.host} {_refusal(answer.status_code)}")
-        try:
-            given = answer.json()
-            token = given.get("token") or given["access_token"]
-        except (ValueError, KeyError, AttributeError) as error:
-            raise Unavailable(f"{image.host} gave no token") from error
-        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
-            raise Unavailable(f"{image.host} gave a token that is none")
-        return token
+        return f"Bearer {_token(image, answer)}"
 
     def _left(self, until: float) -> float:
         left = until - self._seconds()
@@ -125,6 +132,22 @@ class Registry:
 
     def _is_plain(self, host: str) -> bool:
         return host in self._plain_http or _is_loopback(host)
+
+
+def _token(image: Reference, answer: httpx.Response) -> str:
+    try:
+        given = answer.json()
+        token = given.get("token") or given["access_token"]
+    except (ValueError, KeyError, AttributeError) as error:
+        raise Unavailable(f"{image.host} gave no token") from error
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+        raise Unavailable(f"{image.host} gave a token that is none")
+    return token
+
+
+def _locked(image: Reference, login: str) -> str:
+    what = "does not take the login that gpujob has" if login else "asks for a login, and gpujob has none"
+    return f"{image.host} {what} (401)"
 
 
 def _told(answer: httpx.Response) -> str:
