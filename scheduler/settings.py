@@ -32,7 +32,7 @@ _DNS_LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 class TolerationSection(Section):
     """A taint that pods of jobs do not mind: `{key = "nvidia.com/gpu"}`, with value and effect if these matter."""
 
-    key: str
+    key: str = Field(min_length=1)
     value: str = ""  # "" = any
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
 
@@ -232,6 +232,12 @@ def _together(settings: Settings) -> list[str]:
     for kind, rows in (("node", settings.nodes), ("service", settings.services), ("team", settings.teams)):
         names = [row.name for row in rows]
         faults += [f"[[{kind}]] {name} stands there twice" for name in sorted(set(names)) if names.count(name) > 1]
+    workloads = [(row.namespace, row.deployment) for row in settings.services if row.deployment]
+    faults += [
+        f"[[service]] deployment {name} of {namespace} stands there twice; a replica belongs to one service"
+        for namespace, name in sorted(set(workloads))
+        if workloads.count((namespace, name)) > 1
+    ]
     largest = max((node.gpus for node in settings.nodes), default=None)
     for service in settings.services:
         faults += _service(service, settings, largest)

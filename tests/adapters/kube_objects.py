@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,9 @@ class Shelf:
 
     def items(self) -> Mapping[str, Any]:
         return self._things
+
+    def listen(self, heard: Callable[[Any], None]) -> None:
+        """Nothing on it ever moves."""
 
 
 @dataclass

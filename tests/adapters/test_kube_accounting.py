@@ -166,6 +166,14 @@ UNKNOWN: tuple[tuple[dict[str, Any], str], ...] = (
     ),
     ({"labels": {"nvidia.com/gpu.replicas": "10"}}, "its GPUs are shared (nvidia.com/gpu.replicas=10)"),
     (
+        {"labels": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}},
+        "its GPUs are shared (nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB-MIG-1g.5gb)",
+    ),
+    (
+        {"labels": {"nvidia.com/gpu.product": "Tesla-T4-SHARED"}},
+        "its GPUs are shared (nvidia.com/gpu.product=Tesla-T4-SHARED)",
+    ),
+    (
         {"labels": {"kubernetes.io/hostname": "ip-10"}},
         "its label kubernetes.io/hostname is 'ip-10', not its name, so no job finds it",
     ),

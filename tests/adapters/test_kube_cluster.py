@@ -196,10 +196,12 @@ def test_preemptions_by_kube_scheduler_are_counted_once_each(bench: Bench):
         bench.pod(name, 1, "gpujobs", meta={"labels": {names.JOB: "job-1"}})
         bench.status(name, "gpujobs", conditions=[{"type": "DisruptionTarget", "status": "True", "reason": reason}])
 
-    bench.pool(lambda _: bench.cluster.preempted_by_scheduler == 2)
-    bench.pool()
+    until(lambda: bench.cluster.preempted_by_scheduler == 2)
+    bench.status("a", "gpujobs", phase="Failed")
+    bench.fake.delete("pods", "gpujobs", "c", {})
+    bench.pool(lambda _: "c" not in {pod.name for pod in bench.watching.pods.items().values()})
 
-    assert bench.cluster.preempted_by_scheduler == 2
+    assert bench.cluster.preempted_by_scheduler == 2, "no turn has looked at them in between"
     assert bench.pool().alerts == ()
 
 

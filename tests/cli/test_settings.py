@@ -137,6 +137,11 @@ def test_a_kubernetes_cluster_needs_no_nodes_and_has_defaults(tmp_path: Path):
         ('namespace = "serving"', "", ["chat namespace is missing"]),
         ('namespace = "serving"', 'namespace = "gpujobs"', ["gpujobs", "services live in another"]),
         ('deployment = "chat"', 'deployment = "chat"\ncommand = ["vllm"]', ["command", 'kind = "local"']),
+        (
+            'deployment = "chat"',
+            'deployment = "chat"\n[[service]]\nname = "b"\nnamespace = "serving"\ndeployment = "chat"',
+            ["chat of serving stands there twice"],
+        ),
     ],
 )
 def test_a_fault_of_a_kubernetes_cluster_names_the_way_out(tmp_path: Path, old: str, new: str, words: list[str]):

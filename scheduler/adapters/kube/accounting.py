@@ -15,6 +15,7 @@ _STUCK = timedelta(seconds=30)  # beyond its grace; kubelets need some seconds t
 _EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 _SHARING = "nvidia.com/gpu.sharing-strategy"
 _SLICES = "nvidia.com/gpu.replicas"
+_PRODUCT = "nvidia.com/gpu.product"
 _SHARED = ".shared"  # the suffix of the resource when the device plugin renames shared GPUs
 _SIGNS_OF_GPUS = ("nvidia.com/gpu.present", "nvidia.com/gpu.product", "nvidia.com/gpu.count")
 _NAMED = 3  # of many
@@ -178,6 +179,9 @@ def _sharing(node: KubeNode, resource: str) -> str:
         return f"{_SHARING}={strategy}"
     if slices.isdigit() and int(slices) > 1:
         return f"{_SLICES}={slices}"
+    product = node.labels.get(_PRODUCT, "")
+    if "-MIG-" in product or product.endswith("-SHARED"):
+        return f"{_PRODUCT}={product}"  # MIG with the strategy "single" calls its slices nvidia.com/gpu
     return resource + _SHARED if node.capacity.get(resource + _SHARED) else ""
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from scheduler.adapters.kube import accounting
 from scheduler.adapters.kube.api import Api
 from scheduler.adapters.kube.cooldown import Cooldown
+from scheduler.adapters.kube.mirror import Event
 from scheduler.adapters.kube.objects import Pod, Taint
 from scheduler.adapters.kube.scale import ReplicaWriter
 from scheduler.adapters.kube.services import KubeService, serving
@@ -48,8 +49,9 @@ class KubeCluster:
         self._cooldown = Cooldown(terms.cooldown_s)
         self._writer = ReplicaWriter(api, terms.scale_step)
         self._wanted_since: dict[str, datetime] = {}
-        self._preempted: frozenset[str] = frozenset()  # uids that were counted
+        self._preempted: set[str] = set()  # uids that were counted, of pods that are still there
         self.preempted_by_scheduler = 0
+        watching.pods.listen(self._count_preempted)
 
     def pool(self, now: datetime) -> Pool:
         """Nodes, who holds which GPUs, and the replicas of all services.
@@ -60,7 +62,6 @@ class KubeCluster:
         self._watching.fresh()
         nodes, pods = self._watching.nodes.items().values(), self._watching.pods.items().values()
         ours = [pod for pod in pods if pod.gpus and accounting.is_ours(pod, self._terms.namespace)]
-        self._count_preempted(ours)
         seen = serving(
             self._services.values(),
             pods,
@@ -104,7 +105,13 @@ class KubeCluster:
         pods = self._watching.pods.items().values()
         self._writer.write(known, found[0], replicas, leave_first, pods, self._watching.scalers())
 
-    def _count_preempted(self, ours: Sequence[Pod]) -> None:
-        marked = frozenset(pod.uid for pod in ours if pod.disrupted == _NATIVE)
-        self.preempted_by_scheduler += len(marked - self._preempted)
-        self._preempted = marked
+    def _count_preempted(self, event: Event[Pod]) -> None:
+        """From events: a pod may be marked and gone between two turns."""
+        pod = event.new or event.old
+        if pod is None or not accounting.is_ours(pod, self._terms.namespace):
+            return
+        if event.new is not None and pod.disrupted == _NATIVE and pod.uid not in self._preempted:
+            self._preempted.add(pod.uid)
+            self.preempted_by_scheduler += 1
+        elif event.new is None:
+            self._preempted.discard(pod.uid)
