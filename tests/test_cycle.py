@@ -329,7 +329,10 @@ def test_argo_r16_a_rerun_from_a_step_runs_it_and_what_follows_on_the_outputs_of
 
 @pytest.mark.parametrize(
     ("step", "words"),
-    [("training", ["no step training", "prepare, train, evaluate"]), ("evaluate", ["step train before it is not done", "rerun job-1 from train"])],
+    [
+        ("training", ["no step training", "prepare, train, evaluate"]),
+        ("evaluate", ["step train before it is not done", "rerun job-1 from train"]),
+    ],
 )
 def test_a_rerun_from_a_step_that_cannot_be_says_why(step: str, words: list[str]):
     lab = Lab()
@@ -627,6 +630,22 @@ def test_the_executor_may_know_that_a_task_is_done_whose_end_nobody_saw():
 
     assert lost[-1] == "node_lost"
     assert lab.state() is JobState.COMPLETED
+
+
+def test_an_attempt_of_which_the_executor_knows_not_even_the_task_any_more_ends():
+    lab, world = forgetful(ONE.format(gpus=4))
+    world.work_s["main"] = 1000
+    lab.turns(5)
+    (run,) = lab.store.job_runs(JobId(1))
+    world.hidden = {"main"}
+    gone = Report(
+        uid=run.uid, job=JobId(1), task=TaskName(""), phase=Phase.ENDED, ended_at=world.now, message="pod deleted"
+    )
+    world.whole = [gone]
+    lab.turns(1)
+
+    assert lab.store.job_runs(JobId(1))[0].ended_at is not None
+    assert lab.state() is JobState.PREEMPTED
 
 
 def test_the_executor_may_say_that_a_task_can_never_run():

@@ -91,17 +91,23 @@ class Acts:
             elif run.intent is Intent.NONE and phase is Phase.GATED:
                 _try(f"release {run.uid}", self._executor.release, run.uid, run.placement)
         cancelled |= {job.id for job in work.jobs.values() if job.cancelled_by or _only_left(work, job)}
-        for report in reports:
-            task = work.tasks[report.job][report.task]
-            if report.phase is Phase.GATED and task.state is TaskState.DONE:
-                # Its end was seen by us alone: the executor took the attempt for stopped, and would run it again.
-                _try(f"skip {report.uid}", self._executor.skip, report.uid, "done already")
-            if report.phase is Phase.GATED and task.state is TaskState.FAILED:
-                # We gave up a task that the executor would try again: its time is used up, or nobody saw why it ends.
-                why = work.jobs[report.job].why
-                _try(f"give up {report.uid}", self._executor.give_up, report.uid, why)
+        self._settle(work, reports)
         for job in cancelled:
             self.cancel(job)
+
+    def _settle(self, work: Work, reports: Sequence[Report]) -> None:
+        """Gated attempts of tasks that have ended: the executor would run them again."""
+        for report in reports:
+            if report.phase is not Phase.GATED:
+                continue  # of one that went while nobody looked, the executor may not even know the task
+            task = work.tasks[report.job][report.task]
+            if task.state is TaskState.DONE:
+                # Its end was seen by us alone: the executor took the attempt for stopped.
+                _try(f"skip {report.uid}", self._executor.skip, report.uid, "done already")
+            if task.state is TaskState.FAILED:
+                # We gave it up: its time is used up, or nobody saw why it ends.
+                why = work.jobs[report.job].why
+                _try(f"give up {report.uid}", self._executor.give_up, report.uid, why)
 
     def cancel(self, job: JobId) -> bool:
         """The executor ends all of a job; whether it took that in."""
