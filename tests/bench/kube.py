@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -29,15 +30,14 @@ from scheduler.configfile import load
 from scheduler.jobs.mail import Submit
 from scheduler.settings import read
 from scheduler.wiring import clock, house
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import ControlPlane, end_tidily
 from tests.cluster.fakelet import Fakelet
-from tests.cluster.house import ANA, PROGRAM, Eyes, House, Serving, quantiles
+from tests.cluster.house import ANA, PROGRAM, ROOT, Eyes, House, Serving, quantiles
 from tests.cluster.proxy import SilentProxy
 from tests.cluster.waiting import until
 
 PLAYED = {f"played-{number}": 8 for number in range(10)}
 ELSEWHERE = "elsewhere"  # the namespace of pods that are none of ours
-JOBS, TASKS = 4, 250
 TURNS = 7
 NOTICED_S = 90.0
 JOB = """gpujob: 1
@@ -50,6 +50,18 @@ command: [python, "{program}", --steps, "1000000", --diary, "{diary}"]
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Of the cluster, and of the measurement."""
+
+    nodes: int = 1_000
+    pods: int = 10_000  # with the attempts that wait
+    jobs: int = 4
+    tasks: int = 250  # of each job; each wants a whole node
+    events: int = 100  # wishes for a replica
+    stale_s: float = 30.0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1_000)
@@ -58,35 +70,39 @@ def main() -> int:
     parser.add_argument(
         "--measure", type=Path, metavar="CONFIG", help="only sync and turns, on a cluster that is there"
     )
+    parser.add_argument("--attempts", type=int, default=0, help="with --measure: how many Argo will make")
     options = parser.parse_args()
+    end_tidily()
     if options.measure is not None:
-        print(json.dumps(measured(options.measure)))
+        print(json.dumps(measured(options.measure, options.attempts)))
         return 0
+    size = Size(nodes=options.nodes, pods=options.pods, events=options.events)
     folder = Path(tempfile.mkdtemp(prefix="gpujob-bench-kube-"))
     try:
-        print(json.dumps(bench(folder, options.nodes, options.pods, options.events), indent=2))
+        print(json.dumps(bench(folder, size), indent=2))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 
-def bench(folder: Path, nodes: int, pods: int, events: int) -> Mapping[str, Any]:
+def bench(folder: Path, size: Size) -> Mapping[str, Any]:
     """All numbers."""
-    told: dict[str, Any] = {"nodes": nodes, "pods": pods}
+    told: dict[str, Any] = {"nodes": size.nodes, "pods": size.pods}
     with ControlPlane(folder / "plane") as plane, SilentProxy(plane.port) as proxy:
         began = time.monotonic()
-        _fill(plane, nodes - len(PLAYED), pods - JOBS * TASKS)
+        _fill(plane, size.nodes - len(PLAYED), size.pods - size.jobs * size.tasks)
         told["made_in_s"] = round(time.monotonic() - began, 1)
         way = plane.kubeconfig("gpujob", f"https://127.0.0.1:{proxy.port}")
         kubelet = Fakelet(plane.api("admin"), PLAYED, folder / "kubelet", tls=plane.tls)
-        with kubelet, House(plane, folder / "house", gpus_per_replica=8, kubeconfig=way) as home, Eyes(plane) as eyes:
-            for number in range(JOBS):
-                text = JOB.format(number=number, seeds=list(range(TASKS)), program=PROGRAM, diary=home.diary)
+        home = House(plane, folder / "house", gpus_per_replica=8, kubeconfig=way, stale_s=size.stale_s)
+        with kubelet, home, Eyes(plane) as eyes:
+            for number in range(size.jobs):
+                text = JOB.format(number=number, seeds=list(range(size.tasks)), program=PROGRAM, diary=home.diary)
                 home.mailbox.send(f"bench-{number}", ANA, datetime.now(UTC), Submit(text=text))
-            told |= _apart(home.config)
+            told |= _apart(home.config, size.jobs * size.tasks)
             home.serve()
             told["api_server_rss_mib"] = _rss_mib(plane.parts["kube-apiserver"].pid)
-            told["wish_to_eviction_s"] = _wishes(plane, eyes, home, events)
+            told["wish_to_eviction_s"] = _wishes(plane, eyes, home, size.events)
             told["watches_frozen"] = _frozen(plane, eyes, home, proxy)
             told["silence"] = _silence(plane, eyes, home, proxy)
             told["gpus_in_two_hands"] = list(kubelet.violations)
@@ -96,7 +112,7 @@ def bench(folder: Path, nodes: int, pods: int, events: int) -> Mapping[str, Any]
 # sync and turns, in a process of its own
 
 
-def measured(config: Path) -> Mapping[str, Any]:
+def measured(config: Path, attempts: int) -> Mapping[str, Any]:
     """First sync, memory, and turns while all tasks wait behind their gates."""
     before = _rss_mib(None)
     parts = house(read(load(config, {})))
@@ -109,7 +125,7 @@ def measured(config: Path) -> Mapping[str, Any]:
     began = time.monotonic()
     parts.cycle.turn(parts.cycle.observe(clock()))
     told["first_turn_s"] = round(time.monotonic() - began, 2)
-    time.sleep(JOBS * TASKS / 50)  # Argo makes the attempts
+    time.sleep(attempts / 50)  # Argo makes them
     took = [_turn(parts) for _ in range(TURNS)]
     told["turn_s"] = {"median": round(median(took), 3), "slowest": round(max(took), 3)}
     told["rss_mib"]["after_turns"] = _rss_mib(None)
@@ -125,9 +141,9 @@ def _turn(parts: Any) -> float:
     return time.monotonic() - began
 
 
-def _apart(config: Path) -> dict[str, Any]:
-    words = [sys.executable, "-m", "tests.bench.kube", "--measure", str(config)]
-    done = subprocess.run(words, capture_output=True, text=True)
+def _apart(config: Path, attempts: int) -> dict[str, Any]:
+    words = [sys.executable, "-m", "tests.bench.kube", "--measure", str(config), "--attempts", str(attempts)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -28,7 +28,7 @@ from scheduler.adapters.kube.api import Refused
 from scheduler.errors import Unavailable
 from tests.chaos import Chaos, Victim, broken
 from tests.cluster.component import NotReady
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import ControlPlane, end_tidily
 from tests.cluster.fakelet import Fakelet
 from tests.cluster.house import PROGRAM, PROGRAMS, House, Serving
 
@@ -204,6 +204,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="leave the folder for a look")
     options = parser.parse_args()
+    end_tidily()
     kills = {name: getattr(options, name.replace("-", "_")) for name in KILLS}
     folder = Path(tempfile.mkdtemp(prefix="gpujob-cluster-chaos-"))
     with ControlPlane(folder / "plane") as plane:

@@ -358,6 +358,11 @@ def _crd(file: Path) -> str:
     return f"{plural}.{group}"
 
 
+def end_tidily() -> None:
+    """SIGTERM unwinds this process, so that what it started is ended with it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--crds", choices=("minimal", "full"), default="minimal")

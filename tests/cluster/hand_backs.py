@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import ControlPlane, end_tidily
 from tests.cluster.fakelet import Fakelet
 from tests.cluster.house import Eyes, House, Serving, quantiles
 from tests.cluster.plane import Plane
@@ -96,7 +96,8 @@ class HandBacks:
         return "\n".join([f"{self.eyes.holding()} of {GPUS} GPUs held", *pods, self.house.tail()])
 
     def _numbers(self) -> Mapping[str, Any]:
-        reasons = Counter(pod.disrupted for pod in self.eyes.pods.values() if pod.disrupted)
+        ended = [pod for pod in self.eyes.pods.values() if pod.disrupted]
+        reasons = Counter(pod.disrupted for pod in ended)
         return {
             "gpujob": "alive" if self.terms.alive else "killed before each scale-up",
             "scale_ups": self.terms.rounds,
@@ -104,6 +105,8 @@ class HandBacks:
             "pending_to_bound_s": quantiles(self.waits),
             "most_allowed_s": self.terms.bound_s,
             "ended_by": dict(reasons),
+            "gpus_asked_for": len(self.waits) * GPUS_OF_A_REPLICA,
+            "gpus_taken_from_jobs": sum(pod.gpus for pod in ended),
             "gpus_in_two_hands": list(self.kubelet.violations),
         }
 
@@ -122,6 +125,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("alive", "killed"), help="one of the two measurements")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    end_tidily()
     folder = Path(tempfile.mkdtemp(prefix="gpujob-hand-backs-"))
     found = []
     try:

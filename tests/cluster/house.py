@@ -46,6 +46,7 @@ kubeconfig = "{kubeconfig}"
 namespace = "{namespace}"
 tick_s = {tick_s}
 grace_s = {grace_s}
+stale_s = {stale_s}
 [storage]
 root = "file://{folder}/storage"
 [metrics]
@@ -89,6 +90,7 @@ class House:
         grace_s: float = 5.0,
         tick_s: float = 1.0,
         gpus_per_replica: int = 4,
+        stale_s: float = 30.0,
         kubeconfig: Path | None = None,
         channel: str = "C0GPU",
         base_url: str = "http://127.0.0.1:1/api/",
@@ -107,6 +109,7 @@ class House:
                 serving=plane.serving,
                 tick_s=tick_s,
                 grace_s=grace_s,
+                stale_s=stale_s,
                 gpus_per_replica=gpus_per_replica,
                 folder=folder,
             )
