@@ -60,6 +60,7 @@ cluster: $(READY) ## a real control plane with Argo on this computer (needs Go; 
 
 test-cluster: $(READY) ## what only a real control plane can prove; starts it, and ends it
 	$(BIN)/python -m tests.cluster.build
+	$(BIN)/python -m tests.go_programs
 	$(BIN)/python -m pytest -m cluster -p no:randomly
 
 test-node: $(READY) ## one real node with containerd and kubelet (root, Debian)

@@ -19,7 +19,18 @@ from scheduler.errors import BadInput
 
 PREFIX = "GPUJOB__"
 LISTS = frozenset({"node", "service", "team"})
-SECTIONS = LISTS | {"database", "slack", "cluster", "metrics", "calendar", "policy", "approval", "money", "storage"}
+SECTIONS = LISTS | {
+    "database",
+    "slack",
+    "cluster",
+    "metrics",
+    "calendar",
+    "policy",
+    "approval",
+    "money",
+    "storage",
+    "images",
+}
 SECRETS = (("slack", "bot_token"), ("slack", "app_token"), ("slack", "signing_secret"))
 PLAYGROUND = frozenset({"xoxb-playground", "xapp-playground", ""})  # open secrets of the local Slack
 

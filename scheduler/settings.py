@@ -112,6 +112,13 @@ class ServiceSection(Section):
         return self
 
 
+class ImagesSection(Section):
+    """Section `[images]`: how registries are asked which digest a tag stands for (Kubernetes)."""
+
+    plain_http: tuple[str, ...] = ()  # registries (HOST or HOST:PORT) that speak no TLS
+    logins: str = ""  # a file as `docker login` writes it; without one, only public images can be looked up
+
+
 class TeamSection(Section):
     """A `[[team]]`: what it may use."""
 
@@ -149,6 +156,7 @@ class Settings:
     teams: tuple[TeamSection, ...]
     money: Money
     storage: Storage
+    images: ImagesSection
 
     @property
     def state_folder(self) -> Path:
@@ -192,6 +200,7 @@ def read(loaded: Loaded) -> Settings:
         "teams": take(sections, loaded, "team", TeamSection),
         "money": take(section, loaded, "money", Money),
         "storage": take(section, loaded, "storage", Storage),
+        "images": take(section, loaded, "images", ImagesSection),
     }
     if faults:
         raise BadInput(*faults)

@@ -49,3 +49,11 @@ REGISTRY = GoProgram(name="registry", package="github.com/distribution/distribut
 SEAWEEDFS = GoProgram(
     name="weed", package="github.com/seaweedfs/seaweedfs/weed", version="v0.0.0-20261109003541-7506e5f91cd6"
 )
+
+
+if __name__ == "__main__":  # so that no test waits for it
+    for program in (REGISTRY, SEAWEEDFS):
+        try:
+            print(program.built())
+        except pytest.skip.Exception as skipped:
+            print(skipped)

@@ -74,6 +74,7 @@ class KubeGround:
     def leave(self) -> None:
         """Requests under way are finished."""
         self.close()
+        self.registries.close()
         self.watching.stop()
 
     def faults(self) -> tuple[str, ...]:
@@ -117,7 +118,8 @@ def kubernetes(settings: Settings, clock: Clock) -> KubeGround:
         tolerations=_tolerations(settings),
         cooldown_s=cluster.cooldown_s,
     )
-    registries = RegistryImages()
+    logins = settings.loaded.folder / settings.images.logins if settings.images.logins else None
+    registries = RegistryImages(settings.images.plain_http, logins=logins)
     return KubeGround(
         settings=settings,
         api=api,

@@ -14,9 +14,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("moto")
-pytest.importorskip("obstore")
-
 from tests.go_programs import SEAWEEDFS
 from tests.object_storage import ObjectStorage, moto, weed
 

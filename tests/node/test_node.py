@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("boto3")
-pytest.importorskip("obstore")
-
 from scheduler.jobs.job import JobId, JobState, Uid
 from tests.cluster.build import CannotBuild
 from tests.cluster.control_plane import ControlPlane
