@@ -105,6 +105,7 @@ def test_without_a_login_a_private_image_stays_unresolved(registry, asking):
 
 
 LOGIN = "robot:s3cret"
+INDEX = "index.docker.io"
 AUTH = base64.b64encode(LOGIN.encode()).decode()
 
 
@@ -173,7 +174,7 @@ def test_a_file_of_logins_that_is_not_there_is_named(registry, with_login, tmp_p
 
 
 def test_docker_hub_has_one_login_under_all_its_names(tmp_path):
-    write_logins(tmp_path, {"https://index.docker.io/v1/": {"auth": AUTH}})
+    write_logins(tmp_path, {f"https://{INDEX}/v1/": {"auth": AUTH}})
 
     assert read_logins(tmp_path / "config.json") == {"docker.io": AUTH}
 

@@ -28,7 +28,7 @@ def read_logins(path: Path) -> Mapping[str, str]:
 
 
 def _host(key: str) -> str:
-    """Keys are hosts, or URLs such as https://index.docker.io/v1/."""
+    """Keys are hosts, or URLs, as that of Docker Hub in old files."""
     return hub_or(urlsplit(key if "://" in key else f"//{key}").netloc)
 
 
