@@ -100,7 +100,7 @@ def bench(folder: Path, size: Size) -> Mapping[str, Any]:
                 text = JOB.format(number=number, seeds=list(range(size.tasks)), program=PROGRAM, diary=home.diary)
                 home.mailbox.send(f"bench-{number}", ANA, datetime.now(UTC), Submit(text=text))
             told |= _apart(home.config, size.jobs * size.tasks)
-            home.serve()
+            home.serve_until_it_turns()
             told["api_server_rss_mib"] = _rss_mib(plane.parts["kube-apiserver"].pid)
             told["wish_to_eviction_s"] = _wishes(plane, eyes, home, size.events)
             told["watches_frozen"] = _frozen(plane, eyes, home, proxy)

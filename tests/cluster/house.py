@@ -136,6 +136,12 @@ class House:
         """The scheduler. Returns at once."""
         self._process = self._start(self.log, "gpujob", "serve")
 
+    def serve_until_it_turns(self) -> None:
+        """The scheduler, back from its first turn."""
+        began = datetime.now(UTC)
+        self.serve()
+        until(lambda: (board := self.mailbox.board()) is not None and board.at > began, 60.0, self.tail)
+
     def speak(self) -> None:
         """The bot. Returns at once."""
         self._bot = self._start(self.folder / "bot.log", "gpujob-bot", "serve")
