@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from scheduler.adapters.kube.names import GROUP, HOSTNAME, JOB, NODE_ID, RANK, TASK, WORKFLOW
@@ -17,6 +18,18 @@ TERMINAL = frozenset({"Succeeded", "Failed"})
 _LABELS = (JOB, TASK, RANK, WORKFLOW, "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index")
 _ANNOTATIONS = (NODE_ID, "prometheus.io/port", "prometheus.io/path", "controller.kubernetes.io/pod-deletion-cost")
 _MAIN = "main"
+_QUANTITY = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?)(?P<suffix>[numkMGTPE]|[KMGTPE]i)?"
+)
+_FACTORS = {
+    **{
+        suffix: Decimal(1000) ** power
+        for power, suffix in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), -3)
+    },
+    **{suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+}
+_MOST = Decimal(2**63 - 1)  # the API server takes no more
+_LONGEST_GRACE_S = 100 * 365 * 86_400.0  # beyond three times that, the API server reckons wrongly when it is over
 _PLAIN_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods", "hugepages-", "attachable-volumes-", "storage")
 
 
@@ -186,7 +199,7 @@ def pod(raw: Raw) -> Pod:
         held_back_since=time(held.get("lastTransitionTime")),
         disrupted=_true(conditions.get("DisruptionTarget")),
         leaving_at=time(meta.get("deletionTimestamp")),
-        grace_s=meta.get("deletionGracePeriodSeconds"),
+        grace_s=_grace_s(meta),
         ready=ready.get("status") == "True",
         ready_since=time(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None,
         started_at=time((state.get("running") or state.get("terminated") or {}).get("startedAt")),
@@ -288,12 +301,17 @@ def _counts(quantities: Mapping[str, Any] | None) -> Mapping[str, int]:
 
 
 def whole(quantity: str | int) -> int:
-    """An integer quantity: 8, "8", "1k"; extended resources have no fractions."""
-    text = str(quantity)
-    for suffix, factor in (("k", 1000), ("Ki", 1024), ("M", 10**6), ("Mi", 2**20)):
-        if text.endswith(suffix):
-            return int(float(text.removesuffix(suffix)) * factor)
-    return math.floor(float(text.removesuffix("m")) / 1000) if text.endswith("m") else int(float(text))
+    """An integer quantity in any way that Kubernetes writes one: 8, "8", "1k", "12e6", "3Gi"; fractions are cut off."""
+    read = _QUANTITY.fullmatch(str(quantity))
+    if read is None:
+        raise ValueError(f"{quantity!r} is no quantity")
+    return int(min(Decimal(read["number"]) * _FACTORS[read["suffix"] or ""], _MOST))
+
+
+def _grace_s(meta: Raw) -> float | None:
+    """Anybody may ask for thousands of years; a time that is so long ago is none."""
+    seconds = meta.get("deletionGracePeriodSeconds")
+    return None if seconds is None else min(seconds, _LONGEST_GRACE_S)
 
 
 def _main(spec: Raw, status: Raw) -> Raw:
