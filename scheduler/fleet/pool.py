@@ -61,6 +61,7 @@ class Replica:
     asked_at: datetime | None = None  # when it was asked for
     node: str = ""  # "" while pending
     url: str = ""  # of its /metrics; "" when it has none yet
+    settling: bool = False  # pending, and whoever places it may be making room this moment: nobody need end for it yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler.fleet.demand import ServiceDemand
 from scheduler.fleet.pool import HolderKind, Pool, ReplicaPhase
@@ -21,6 +21,7 @@ class Missing:
     standing: int  # replicas that are not leaving, pending ones too
     pending: int  # of these: asked for, without GPUs
     unasked: int  # wanted beyond those standing
+    settling: int  # of those pending: room may be made for them by somebody else this moment
     seen: bool  # False: its replicas cannot be seen, so nothing may be done about it
 
     @property
@@ -37,8 +38,12 @@ def missing(services: Iterable[Service], demands: Iterable[ServiceDemand], pool:
     staying = [replica for replica in pool.replicas if replica.phase is not ReplicaPhase.LEAVING]
     standing = Counter(replica.service for replica in staying)
     pending = Counter(replica.service for replica in staying if replica.phase is ReplicaPhase.PENDING)
+    settling = Counter(replica.service for replica in staying if replica.settling)
     return tuple(
-        _missing(service, demand_by_service.get(service.name), pool, standing[service.name], pending[service.name])
+        replace(
+            _missing(service, demand_by_service.get(service.name), pool, standing[service.name], pending[service.name]),
+            settling=settling[service.name],
+        )
         for service in sorted(services, key=lambda service: (-service.gpus_per_replica, service.name))
     )
 
@@ -89,5 +94,6 @@ def _missing(service: Service, demand: ServiceDemand | None, pool: Pool, standin
         standing=standing,
         pending=pending,
         unasked=max(want - max(standing, had), 0),
+        settling=0,
         seen=seen,
     )

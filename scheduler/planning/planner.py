@@ -118,12 +118,24 @@ def _hand_back(snapshot: Snapshot, ground: _Ground, seating: _Seating, policy: P
         return
     room = Counter(seating.left)
     room.update(ground.coming)
-    chosen = reclaim.victims(seating.unseated, room, candidates, ground.hosting, policy)
+    chosen = reclaim.victims(_not_settling(seating), room, candidates, ground.hosting, policy)
     gpus = {service.service: service.gpus for service in seating.lacking}
     for victim in chosen:
         need = f"{victim.service} needs {gpus[victim.service]} GPUs for a replica"
         loss = f"ending this run loses {victim.candidate.lost_s / 60:.0f} min of work"
         yield _take_back(victim.candidate, victim.service, f"{need}; {loss}", policy)
+
+
+def _not_settling(seating: _Seating) -> list[Seat]:
+    """Replicas that runs must end for: as many of each service are left out as somebody else makes room for."""
+    settling = Counter({service.service: service.settling for service in seating.lacking})
+    staying = []
+    for seat in seating.unseated:
+        if settling[seat.service] > 0:
+            settling[seat.service] -= 1
+        else:
+            staying.append(seat)
+    return staying
 
 
 def _movable(snapshot: Snapshot, ground: _Ground) -> Iterator[Lease]:

@@ -83,10 +83,14 @@ class StillWatching:
     serving: Sequence[Workload] = ()
     autoscalers: Sequence[Scaler] = ()
     trouble: str = ""
+    reminded: list[float] = field(default_factory=list)
 
     def fresh(self) -> None:
         if self.trouble:
             raise Unavailable(self.trouble)
+
+    def remind(self, after_s: float) -> None:
+        self.reminded.append(after_s)
 
     def workloads(self) -> Sequence[Workload]:
         return self.serving

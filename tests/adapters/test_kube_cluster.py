@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -185,6 +186,23 @@ def test_argo_r31_a_refused_attempt_frees_its_gpus_and_closes_its_node(bench: Be
     assert refused.holds == ()
     assert refused.nodes[0].unknown == "it refused a pod, and is left alone until 22:05 UTC"
     assert later.idle() == {"node-1": 8}
+
+
+def test_a_replica_that_waits_is_settling_until_kube_scheduler_had_its_say(bench: Bench):
+    bench.node("node-1")
+    bench.deployment("code", 1)
+    bench.pod("code-a", 2, of="code-5f")
+    hinted = threading.Event()
+    bench.watching.listen(hinted.set)
+
+    first = bench.pool(lambda pool: [one.id for one in pool.replicas] == ["serving/code-a"])
+    hinted.clear()
+    bench.pool()
+    later = bench.pool(minute=0.3 / 60)
+
+    assert [one.settling for one in first.replicas] == [True]
+    assert hinted.wait(5), "a turn follows"
+    assert [one.settling for one in later.replicas] == [False]
 
 
 def test_preemptions_by_kube_scheduler_are_counted_once_each(bench: Bench):

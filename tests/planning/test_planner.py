@@ -447,6 +447,19 @@ def test_an_observed_service_gets_gpus_for_its_pending_replicas_and_is_never_sca
     assert (taken_back(decided(asks)), grown(decided(asks))) == (["u-1"], [])
 
 
+def test_nobody_ends_for_a_replica_that_others_may_be_making_room_for_and_nothing_is_lent_beside_it():
+    settling = replace(a_pending_replica(), settling=True)
+    snapshot = a_snapshot(
+        a_pool("node-1: 4 run:u-1, 4 chat", "node-2: 2 idle, 6 chat", replicas=[settling]),
+        leases=[a_lease("u-1")],
+        services=[a_service(mode=Mode.OBSERVE)],
+        demands=[a_demand(have=3, want=4)],
+        waiting=[a_task(gpus=1)],
+    )
+
+    assert decided(snapshot).actions == ()
+
+
 def test_gpus_that_a_pending_replica_is_about_to_take_are_not_given_away():
     snapshot = a_snapshot(
         a_pool("node-1: 4 idle, 4 chat", replicas=[a_pending_replica()]),

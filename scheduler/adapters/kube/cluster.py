@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from scheduler.adapters.kube import accounting
 from scheduler.adapters.kube.api import Api
@@ -15,10 +15,12 @@ from scheduler.adapters.kube.scale import ReplicaWriter
 from scheduler.adapters.kube.services import KubeService, serving
 from scheduler.adapters.kube.watching import Watching
 from scheduler.errors import Unavailable
-from scheduler.fleet.pool import Pool
+from scheduler.fleet.pool import Pool, Replica, ReplicaId, ReplicaPhase
 from scheduler.fleet.services import Mode
 from scheduler.ports import Clock
 
+# kube-scheduler takes milliseconds to nominate a node and to end who stands there. Choosing beside it ends other runs too.
+_OWN_WAY = timedelta(seconds=0.25)
 _NATIVE = "PreemptionByScheduler"
 
 
@@ -49,6 +51,7 @@ class KubeCluster:
         self._cooldown = Cooldown(terms.cooldown_s)
         self._writer = ReplicaWriter(api, terms.scale_step)
         self._wanted_since: dict[str, datetime] = {}
+        self._pending_since: dict[ReplicaId, datetime] = {}
         self._preempted: set[str] = set()  # uids that were counted, of pods that are still there
         self.preempted_by_scheduler = 0
         watching.pods.listen(self._count_preempted)
@@ -83,9 +86,23 @@ class KubeCluster:
             at=now,
             nodes=tuple(replace(node, unknown=node.unknown or cooling.get(node.name, "")) for node in accounts.nodes),
             holds=accounts.holds,
-            replicas=seen.replicas,
+            replicas=self._settling(seen.replicas, now),
             unknown_services=seen.unknown,
             alerts=(*accounts.alerts, *seen.alerts),
+        )
+
+    def _settling(self, replicas: Sequence[Replica], now: datetime) -> tuple[Replica, ...]:
+        """Marks what kube-scheduler has not had its say about; a turn follows once it had."""
+        pending = [replica.id for replica in replicas if replica.phase is ReplicaPhase.PENDING]
+        self._pending_since = {replica: self._pending_since.get(replica, now) for replica in pending}
+        young = {replica for replica, since in self._pending_since.items() if now - since < _OWN_WAY}
+        if young:
+            self._watching.remind(_OWN_WAY.total_seconds())
+        return tuple(
+            replace(replica, settling=True)
+            if replica.id in young and self._services[replica.service].mode is Mode.OBSERVE
+            else replica
+            for replica in replicas
         )
 
     def scale(self, service: str, replicas: int, leave_first: Sequence[str], nodes: Sequence[str]) -> None:  # noqa: ARG002

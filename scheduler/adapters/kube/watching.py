@@ -141,6 +141,10 @@ class Watching:
         """`hint` is called, on a thread of its own, when a turn should come at once."""
         self._hints.listen(hint)
 
+    def remind(self, after_s: float) -> None:
+        """A hint once so much time has passed, for what takes no event to change."""
+        self._hints.give(after_s)
+
     def _all(self) -> tuple[Mirror[Any], ...]:
         return (self.nodes, self.pods, *self._workloads, *self._scalers)
 
@@ -164,11 +168,12 @@ class Watching:
 
 
 class _Hints:
-    """Passes hints on; a thousand of them within a moment are one."""
+    """Passes hints on, each after a little while; a thousand of them within a moment are one."""
 
     def __init__(self) -> None:
-        self._given = threading.Event()
-        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._due: float | None = None  # monotonic time of the next hint
+        self._stopped = False
         self._hint: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._run, name="hints", daemon=True)
 
@@ -176,25 +181,37 @@ class _Hints:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stopping.set()
-        self._given.set()
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
         if self._thread.is_alive():
             self._thread.join(timeout=1.0)
 
     def listen(self, hint: Callable[[], None]) -> None:
         self._hint = hint
 
-    def give(self) -> None:
-        self._given.set()
+    def give(self, after_s: float = _GATHER_S) -> None:
+        due = time.monotonic() + after_s
+        with self._changed:
+            if self._due is None or due < self._due:
+                self._due = due
+                self._changed.notify()
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._given.wait()
-            if self._stopping.wait(_GATHER_S):
-                return
-            self._given.clear()
+        while self._wait():
             if self._hint is not None:
                 self._hint()
+
+    def _wait(self) -> bool:
+        """Until the next hint is due; False once it is over."""
+        with self._changed:
+            while not self._stopped:
+                left = None if self._due is None else self._due - time.monotonic()
+                if left is not None and left <= 0:
+                    self._due = None
+                    return True
+                self._changed.wait(left)
+            return False
 
 
 def _moved(old: Pod, new: Pod) -> bool:
