@@ -44,6 +44,7 @@ class Policy:
     # Starting jobs
     node_tasks: int = 16  # tasks without GPUs that run at once, over all nodes
     start_s: float = 60.0  # a run whose gate cannot be opened for so long gets another chance elsewhere
+    image_s: float = 1800.0  # a run whose gate is open, and that does not say why it does not begin: its image is big
     queue_depth_reason: int = 3  # jobs named in "waits behind .."
 
     # Stopping jobs

@@ -668,6 +668,92 @@ def test_a_gated_attempt_of_a_task_that_is_done_is_skipped():
     assert [run.task for run in lab.store.job_runs(JobId(1))].count(TaskName("prepare")) == 1
 
 
+class Troubled(Forgetful):
+    """Its attempts get their node, and their programs do not begin."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        self.trouble = ""
+
+    def reports(self, jobs: Mapping[JobId, Collection[Uid]], now: datetime) -> tuple[Report, ...]:
+        return tuple(self._troubled(report) for report in super().reports(jobs, now))
+
+    def _troubled(self, report: Report) -> Report:
+        held = replace(report, started_at=None, progress=None)
+        if self.trouble and report.phase in {Phase.STARTING, Phase.RUNNING}:
+            return replace(held, phase=Phase.STARTING, message=self.trouble)
+        if self.trouble and report.phase is Phase.ENDED and report.exit_code != 0:
+            return replace(held, exit_code=None, message="was never started: its pod was deleted")
+        return report
+
+
+def troubled(trouble: str) -> tuple[Lab, Troubled]:
+    lab = Lab()
+    world = Troubled({"node-1": 8, "node-2": 8}, ())
+    world.trouble = trouble
+    world.work_s["main"] = 100
+    lab.world = world
+    lab.new_process()
+    lab.ask(Submit(text=ONE.format(gpus=4)))
+    return lab, world
+
+
+def test_argo_r27_an_attempt_that_was_never_started_is_tried_again_and_nobody_hears_of_it():
+    lab, world = troubled("Unschedulable: 0/2 nodes have room")
+    lab.turns(4)
+    (run,) = lab.store.job_runs(JobId(1))
+    world.take_back(run.uid, 1.0)
+    world.advance(30)
+    lab.turns(1, 0.0)
+    world.trouble = ""
+    lab.turns(60)
+
+    job = lab.store.job(JobId(1))
+    assert job is not None
+    assert lab.told() == ["submitted", "started", "completed"]
+    assert job.preemptions == 0
+    assert [one.state for one in lab.store.job_runs(JobId(1))] == [RunState.PREEMPTED, RunState.DONE]
+
+
+def test_a_task_whose_image_cannot_be_pulled_fails_after_three_tries_with_the_reason():
+    lab, world = troubled("ImagePullBackOff: image train:1 cannot be pulled")
+    world.work_s["main"] = 1000
+    lab.turns(11)
+    early = [run.state for run in lab.store.job_runs(JobId(1))]
+    lab.turns(100)
+
+    why = str(lab.store.notices()[-1].payload["why"])
+    assert early == [RunState.STARTING], "it has a minute"
+    assert [run.state for run in lab.store.job_runs(JobId(1))] == [RunState.PREEMPTED] * 2 + [RunState.FAILED]
+    assert (lab.state(), lab.told()) == (JobState.FAILED, ["submitted", "failed"])
+    assert why == "main: could not be started, tried 3 times: ImagePullBackOff: image train:1 cannot be pulled"
+
+
+def test_an_image_that_can_be_pulled_at_the_third_try_costs_nothing():
+    lab, world = troubled("ImagePullBackOff: image train:1 cannot be pulled")
+    lab.turns(33)
+    tries = len(lab.store.job_runs(JobId(1)))
+    world.trouble = ""
+    lab.turns(60)
+
+    assert tries > 1
+    assert lab.told() == ["submitted", "started", "completed"]
+
+
+@pytest.mark.parametrize("task", ["", "nobodys"])
+@pytest.mark.parametrize("phase", Phase)
+def test_reports_of_tasks_that_no_job_has_change_nothing(task: str, phase: Phase):
+    lab, world = forgetful(ONE.format(gpus=4))
+    world.whole = [
+        Report(uid=Uid("x/1"), job=JobId(1), task=TaskName(task), phase=phase),
+        whole(task, 3, "gpujob-final: whose?"),
+    ]
+    lab.turns(30)
+    lab.cycle.look_only(world.now)
+
+    assert lab.told() == ["submitted", "started", "completed"]
+
+
 def test_what_an_operator_should_look_at_in_the_pool_stands_on_the_board():
     lab = Lab()
     lab.world.alerts = ("node-1: pod train has been ending for 3 minutes.",)

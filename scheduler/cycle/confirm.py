@@ -68,7 +68,7 @@ class _Heard:
 
 def confirm(work: Work, reports: Iterable[Report], now: datetime, policy: Policy, terms: notices.Terms) -> None:
     """Brings `work` up to what the executor reports, and adds the notices that follow from it."""
-    reports = tuple(reports)
+    reports = known(work, reports)
     by_uid = {report.uid: report for report in reports if not report.whole_task}
     heard: Mapping[JobId, _Heard] = defaultdict(_Heard)
     alive = {report.job for report in by_uid.values() if report.phase is not Phase.ENDED}
@@ -82,6 +82,16 @@ def confirm(work: Work, reports: Iterable[Report], now: datetime, policy: Policy
     for job_id in list(work.jobs):
         if work.jobs[job_id].state not in TERMINAL_JOB:
             _confirm_job(work, job_id, heard[job_id], by_uid, now, terms, alive=job_id in alive)
+
+
+def known(work: Work, reports: Iterable[Report]) -> tuple[Report, ...]:
+    """Without what the executor says of tasks that no job has: somebody else's pod may carry our labels.
+
+    That of a run of ours stays, whatever it says of its task.
+    """
+    return tuple(
+        report for report in reports if report.uid in work.runs or report.task in work.tasks.get(report.job, {})
+    )
 
 
 def _confirm_run(work: Work, run: Run, report: Report | None, now: datetime, policy: Policy, heard: _Heard) -> None:
@@ -154,7 +164,7 @@ def _ended(
         heard.started.append(ended)
     gpus = ended.gpus
     seconds = (ended_at - run.since).total_seconds()
-    preempted = outcome.verdict in {Verdict.PREEMPTED, Verdict.LOST}
+    preempted = outcome.verdict in {Verdict.PREEMPTED, Verdict.LOST} and not outcome.never_began
     work.job(
         replace(
             job,
@@ -181,7 +191,7 @@ def _task_after(
 ) -> None:
     job = work.jobs[run.job]
     failures = task.failures + (1 if outcome.verdict is Verdict.FAILED else 0)
-    unseen = task.unseen + 1 if outcome.unseen else 0
+    unseen = task.unseen + 1 if outcome.unseen else task.unseen if outcome.never_began else 0
     counted = replace(
         work.tasks[job.id][task.name],
         failures=failures,
@@ -197,7 +207,8 @@ def _task_after(
             named = f"{task.name}: {outcome.why}"
             work.job(replace(work.jobs[job.id], why=work.jobs[job.id].why or named))
         return
-    work.move_task(job.id, task.name, _TASK_AFTER[outcome.verdict], now)
+    after = TaskState.WAITING if outcome.never_began else _TASK_AFTER[outcome.verdict]
+    work.move_task(job.id, task.name, after, now)
 
 
 def _ended_unseen(work: Work, report: Report, now: datetime, heard: _Heard) -> None:

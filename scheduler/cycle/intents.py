@@ -95,13 +95,19 @@ def stop_late(work: Work, now: datetime) -> None:
 
 
 def stop_unstarted(work: Work, reports: Sequence[Report], now: datetime, policy: Policy) -> None:
-    """Runs whose gate could not be opened for too long shall end: their task gets another chance elsewhere."""
-    gated = {report.uid for report in reports if report.phase is Phase.GATED}
+    """Runs that do not begin for too long shall end: their task gets another chance elsewhere."""
+    seen = {report.uid: report for report in reports if not report.whole_task}
     for run in list(work.runs.values()):
-        overdue = (now - run.since).total_seconds() > policy.start_s
-        if run.uid in gated and run.state is RunState.STARTING and run.intent is Intent.NONE and overdue:
-            where = ", ".join(run.placement)
+        report = seen.get(run.uid)
+        if report is None or run.state is not RunState.STARTING or run.intent is not Intent.NONE:
+            continue
+        where, waited_s = ", ".join(run.placement), (now - run.since).total_seconds()
+        if report.phase is Phase.GATED and waited_s > policy.start_s:
             work.run(_stopping(run, Intent.HAND_BACK, f"it could not be started on {where}", now))
+        # Without a complaint it is most likely its image that takes so long.
+        elif report.phase is Phase.STARTING and waited_s > (policy.start_s if report.message else policy.image_s):
+            why = report.message or f"nothing of it was seen on {where} for {waited_s / 60:.0f} minutes"
+            work.run(_stopping(run, Intent.NO_START, why, now))
 
 
 def stop_cancelled(work: Work, now: datetime) -> None:

@@ -209,7 +209,7 @@ class Cycle:
         """What would be decided now; nothing is recorded, nothing is done."""
         fleet = self.observe(now)
         work = Work(self._out.store.live())
-        reports = self._out.executor.reports(_attempts(work, work.jobs), now)
+        reports = confirm.known(work, self._out.executor.reports(_attempts(work, work.jobs), now))
         confirm.confirm(work, reports, now, self._terms.policy, self._terms.house.terms)
         seen = self.snapshot(work, fleet, reports)
         return seen, planner.plan(seen, self._terms.policy)
@@ -227,7 +227,7 @@ class Cycle:
 
     def _confirm(self, work: Work, now: datetime, token: int) -> tuple[Report, ...]:
         known = [job.id for job in work.jobs.values() if job.handed_over or job.cancelled_by]
-        reports = self._out.executor.reports(_attempts(work, known), now)
+        reports = confirm.known(work, self._out.executor.reports(_attempts(work, known), now))
         confirm.confirm(work, reports, now, self._terms.policy, self._terms.house.terms)
         changes = work.changes()
         if changes:

@@ -76,6 +76,7 @@ class Intent(StrEnum):
     HAND_BACK = "hand_back"  # a service needs the GPUs
     CANCEL = "cancel"  # a person cancelled the job
     TIME_LIMIT = "time_limit"  # the task used up max_hours
+    NO_START = "no_start"  # its program did not begin, and not for want of GPUs: its image, a secret
 
 
 _J, _T, _R = JobState, TaskState, RunState

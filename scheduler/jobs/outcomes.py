@@ -13,6 +13,7 @@ from scheduler.policy import Policy
 
 KILLED = 137
 FINAL = "gpujob-final:"  # starts the message of a gated attempt that we ended and that shall not be replaced
+NEVER_STARTED = "was never started"  # starts the message of an attempt whose program cannot have begun
 
 _OUT_OF_MEMORY = "OOMKilled"
 _NO_MORE = (FINAL, "Pod was active on the node longer than the specified deadline")
@@ -44,6 +45,7 @@ class Outcome:
     final: bool = False  # a failure that `retries` does not cover
     while_stopping: bool = False  # ended with 0 although it was asked to end: what it left may be half done
     unseen: bool = False  # stopped without having saved, and nobody asked for it: the task counts these in a row
+    never_began: bool = False  # nobody hears of it, and it counts for nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ class _End:
     message: str = ""
     asked: bool = False  # by us, or by whoever else may end it
     saved: bool = False  # its program told of a checkpoint
+    began: bool = True
 
 
 def judge(
@@ -78,6 +81,7 @@ def judge(
         message=report.message,
         asked=run.intent is not Intent.NONE or report.stop_asked_at is not None,
         saved=progress is not None and progress.saved_at is not None,
+        began=report.started_at is not None or run.started_at is not None,
     )
     return _verdict(end, policy, unseen, failures)
 
@@ -119,6 +123,8 @@ def _verdict(end: _End, policy: Policy, unseen: int, failures: int) -> Outcome:
     if end.message.startswith(_NO_MORE):
         why = end.message.removeprefix(FINAL).strip() or "was given up"
         return Outcome(verdict=Verdict.FAILED, why=why, ended_at=end.at, final=True)
+    if not end.began and (never := _never_began(end, policy, unseen)) is not None:
+        return never
     if end.code is None or _TAKEN_AWAY.match(end.message):
         return _gone(end)
     if not _ran_out_of_memory(end.code, end.message) and (end.code == KILLED or end.code in SAVED):
@@ -126,11 +132,25 @@ def _verdict(end: _End, policy: Policy, unseen: int, failures: int) -> Outcome:
     return _failed(end, failures)
 
 
+def _never_began(end: _End, policy: Policy, unseen: int) -> Outcome | None:
+    """It was no use where it was; None if it ended for another reason. What no node can give it is given up."""
+    if end.run.intent is Intent.NONE and end.code is None and end.message.startswith(NEVER_STARTED):
+        return Outcome(verdict=Verdict.PREEMPTED, why=end.message, ended_at=end.at, never_began=True)
+    if end.run.intent is not Intent.NO_START:
+        return None
+    if unseen + 1 < policy.failures_unseen:
+        why = f"{NEVER_STARTED}: {end.run.intent_why}"
+        return Outcome(verdict=Verdict.PREEMPTED, why=why, ended_at=end.at, never_began=True, unseen=True)
+    times = "once" if unseen == 0 else f"{unseen + 1} times"
+    why = f"could not be started, tried {times}: {end.run.intent_why}"
+    return Outcome(verdict=Verdict.FAILED, why=why, ended_at=end.at, final=True)
+
+
 def _gone(end: _End) -> Outcome:
     """It went with its node or its pod, which says nothing of its program."""
     detail = f" ({end.message})" if end.message else ""
     # Whether the end of an evicted pod is seen before the pod is gone is chance (argo #9880, #2881).
-    if end.run.intent is Intent.HAND_BACK:
+    if end.run.intent in {Intent.HAND_BACK, Intent.NO_START}:
         why = f"gave its GPUs back, and was gone before its end was seen{detail}"
         return Outcome(verdict=Verdict.PREEMPTED, why=why, ended_at=end.at)
     return Outcome(verdict=Verdict.LOST, why=f"was lost, nobody saw it end{detail}", ended_at=end.at)

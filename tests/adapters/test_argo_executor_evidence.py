@@ -95,7 +95,7 @@ MAIN_0, MAIN_143 = ended(0, "Completed"), ended(143)
             "its helper container ended with exit code 1 (Error)",
         ),
         ({"phase": "Failed", "message": "gpujob-final: over"}, None, "gpujob-final: over"),
-        ({"phase": "Failed", "reason": "OutOfnvidia.com/gpu"}, None, "OutOfnvidia.com/gpu"),
+        ({"phase": "Failed", "reason": "OutOfnvidia.com/gpu"}, None, "was never started: OutOfnvidia.com/gpu"),
         ({"phase": "Succeeded", "message": "done already"}, 0, "done already"),
     ],
 )

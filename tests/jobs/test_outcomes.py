@@ -18,6 +18,7 @@ SAVED = Progress(fraction=0.4, first_at=after(60), saved_at=after(500))
 POLICY = Policy(failures_unseen=3)
 
 NONE, HAND_BACK, CANCEL, TIME_LIMIT = Intent.NONE, Intent.HAND_BACK, Intent.CANCEL, Intent.TIME_LIMIT
+NO_START = Intent.NO_START
 OOM = "main: OOMKilled (exit code 137)"
 
 
@@ -59,6 +60,10 @@ def judged(report: Report | None, intent: Intent = NONE, unseen: int = 0, failur
         (NONE, 137, "lost with its node", False, Verdict.LOST),
         (NONE, 143, "Pod was terminated in response to imminent node shutdown.", False, Verdict.LOST),
         (NONE, 1, "The node was low on resource: memory.", False, Verdict.LOST),
+        (NONE, None, "was never started: its pod was deleted", True, Verdict.PREEMPTED),
+        (NO_START, None, "was never started: its pod was deleted", True, Verdict.PREEMPTED),
+        (NO_START, 0, "", True, Verdict.SUCCEEDED),
+        (CANCEL, None, "was never started: its pod was deleted", True, Verdict.CANCELLED),
         (NONE, 1, "", False, Verdict.FAILED),
         (NONE, 1, "", True, Verdict.FAILED),
         (NONE, 139, "", False, Verdict.FAILED),
@@ -249,3 +254,26 @@ def test_every_ending_has_one_verdict_and_a_sentence(code, message, intent, aske
     assert outcome.why
     assert not outcome.final or outcome.verdict is Verdict.FAILED
     assert not outcome.while_stopping or outcome.verdict is Verdict.SUCCEEDED
+
+
+def test_argo_r27_r31_what_never_began_counts_for_nothing_unless_a_program_was_seen():
+    told = ended(None, "was never started: Allocate failed due to no device")
+    begun = replace(told, started_at=after(10))
+
+    never = outcomes.judge(replace(a_run(), started_at=None), told, now=after(610), policy=POLICY)
+    lost = outcomes.judge(replace(a_run(), started_at=None), begun, now=after(610), policy=POLICY)
+
+    assert never is not None
+    assert lost is not None
+    assert (never.verdict, never.never_began, never.unseen) == (Verdict.PREEMPTED, True, False)
+    assert (lost.verdict, lost.never_began) == (Verdict.LOST, False)
+
+
+@pytest.mark.parametrize(("before", "verdict"), [(0, Verdict.PREEMPTED), (1, Verdict.PREEMPTED), (2, Verdict.FAILED)])
+def test_what_no_node_can_start_is_given_up(before: int, verdict: Verdict):
+    run = replace(a_run(intent=NO_START), started_at=None, intent_why="ImagePullBackOff: no such image")
+
+    outcome = outcomes.judge(run, ended(None), now=after(610), policy=POLICY, unseen=before)
+
+    assert outcome is not None
+    assert (outcome.verdict, outcome.final, "no such image" in outcome.why) == (verdict, before == 2, True)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
 from scheduler.adapters.argo.memory import Sighting
 from scheduler.adapters.kube.objects import Ended
+from scheduler.jobs.outcomes import NEVER_STARTED
 
 _PLAIN = frozenset({"", "Error", "Completed"})
 _OUT_OF_MEMORY = "OOMKilled"
 _MADE_UP = "ContainerStatusUnknown"  # the kubelet lost the container, and writes 137 for want of better
 _PREEMPTED = "PreemptionByScheduler"
+
+# Reasons of a kubelet that did not admit a pod (pkg/kubelet/lifecycle); one that was lost with its node has others.
+_REFUSED = re.compile(
+    r"OutOf\S+$|UnexpectedAdmissionError$|Node(Affinity|Name|Ports)$|NodeUnschedulable$|AdmissionRejected$"
+    r"|TopologyAffinityError$|TaintToleration$|PodOSNotSupported$|PodOSSelectorNodeLabelDoesNotMatch$"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +43,9 @@ def end_of(seen: Sighting) -> End | None:
     if pod.side_ended is not None:
         side = pod.side_ended
         return End(code=side.exit_code, message=pod.message or _side(side), at=side.at or seen.over_at)
-    # Never admitted, or gone with its node.
     why = pod.message or pod.reason or "pod failed: its status does not say why"
+    if seen.started_at is None and _REFUSED.match(pod.reason):
+        why = f"{NEVER_STARTED}: {why}"
     return End(code=None, message=why, at=seen.over_at)
 
 

@@ -14,7 +14,7 @@ from scheduler.adapters.argo.memory import Memory, Sighting
 from scheduler.adapters.argo.nodes import Node, WorkflowSeen
 from scheduler.adapters.argo.workflow_requests import Reading, WorkflowRequests
 from scheduler.jobs.job import JobId, TaskName, Uid
-from scheduler.jobs.outcomes import FINAL
+from scheduler.jobs.outcomes import FINAL, NEVER_STARTED
 from scheduler.jobs.reports import Phase, Report
 
 _PATIENCE = timedelta(seconds=15)  # until Argo has taken in that a pod is gone
@@ -69,7 +69,8 @@ class Words:
             return end
         assert seen.over_at is not None, "asked for the end of a pod that goes on"
         if seen.gated or not seen.pod.node:
-            return End(code=None, message="its pod was deleted before it was on a node", at=seen.over_at)
+            why = f"{NEVER_STARTED}: its pod was deleted before it was on a node"
+            return End(code=None, message=why, at=seen.over_at)
         return self._argos(job, seen.pod.attempt, seen.over_at, now)
 
     def missing(self, job: JobId, uid: Uid, now: datetime) -> Report:
