@@ -85,9 +85,12 @@ class Api:
         """One request, its answer decoded. Raises as `get`."""
         answer = self._request(method, path, body, content, query)
         try:
-            return json.loads(answer)
+            found = json.loads(answer)
         except ValueError as error:
             raise Unavailable(f"{self.host} answered {method} {path} with something that is no JSON") from error
+        if not isinstance(found, dict):
+            raise Unavailable(f"{self.host} answered {method} {path} with something that is no object")
+        return found
 
     def watch(self, path: str, version: str, timeout_s: int, silence_s: float, query: Mapping[str, str] = {}) -> Watch:
         """Events from `version` on, bookmarks too, until the server closes after `timeout_s`.
@@ -144,7 +147,10 @@ class Api:
         headers = {"accept": JSON, "content-type": content, "user-agent": "gpujob"}
         # Refreshes a token that rotates. Where it is kept depends on how it was found.
         keys = self._configuration.get_api_key_with_prefix
-        token = keys("BearerToken") or keys("authorization")
+        try:
+            token = keys("BearerToken") or keys("authorization")
+        except config.ConfigException as error:
+            raise Unavailable(f"the token for {self.host} cannot be read: {error}") from error
         if token:
             headers["authorization"] = token
         return self._http.request(
@@ -215,7 +221,7 @@ def _events(path: str, reply: urllib3.BaseHTTPResponse) -> Generator[tuple[str, 
                 if event["type"] == "ERROR":
                     _raise(event["object"].get("code", 500), json.dumps(event["object"]).encode())
                 yield event["type"], event["object"]
-    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+    except (urllib3.exceptions.HTTPError, OSError, ValueError, KeyError, TypeError) as error:
         raise Unavailable(f"the watch of {path} broke: {error}") from error
     finally:
         reply.close()

@@ -172,7 +172,7 @@ class Mirror(Generic[T]):
             if self._stopping.is_set():
                 watch.cut()
             for kind, raw in watch:
-                version = raw["metadata"]["resourceVersion"]
+                version = self._version(raw)
                 self._heard_at = time.monotonic()
                 if kind != "BOOKMARK":
                     self._take_event(kind, self._trimmed(raw), int(version))
@@ -198,16 +198,27 @@ class Mirror(Generic[T]):
             for raw in page.get("items") or ():
                 one = self._trimmed(raw)
                 found[one.uid] = one, int(raw["metadata"].get("resourceVersion") or 0)
-            meta = page["metadata"]
+            version, meta = self._version(page), page["metadata"]
             if not meta.get("continue"):
                 break
             query["continue"] = meta["continue"]
         self.absent = False
-        listed = int(meta.get("resourceVersion") or 0)
+        listed = int(version)
         if listed < position:
             self._history_went_back(position, listed)
         changes = self._take_list(found, listed)
-        return meta["resourceVersion"], changes
+        return version, changes
+
+    def _version(self, raw: Raw) -> str:
+        """What stands between us and the server may answer with anything, and this thread must outlive it."""
+        try:
+            version: str = raw["metadata"]["resourceVersion"]
+            int(version)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Unavailable(
+                f"{self.name}: the answer has no resourceVersion, so it is not the API server's"
+            ) from error
+        return version
 
     def _trimmed(self, raw: Raw) -> T:
         """An object that cannot be read must not be passed over: its GPUs would look free."""
