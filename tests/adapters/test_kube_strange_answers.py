@@ -16,7 +16,7 @@ from scheduler.adapters.kube.api import Api
 from scheduler.adapters.kube.mirror import Mirror
 from scheduler.adapters.kube.objects import Pod
 from scheduler.errors import Unavailable
-from tests.local_bench import until
+from tests.cluster.waiting import until
 
 LIST = b'{"metadata":{"resourceVersion":"5"},"items":[]}'
 BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"6"}}}\n'
