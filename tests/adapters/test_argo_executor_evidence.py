@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from scheduler.adapters.argo.logs import Page, turned
 from scheduler.adapters.argo.memory import Memory, Sighting
 from scheduler.adapters.kube import names, objects
 from scheduler.adapters.kube.objects import Pod
-from scheduler.jobs.job import JobId
+from scheduler.jobs.job import JobId, TaskName
 from scheduler.jobs.reports import Phase
 
 NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
@@ -297,3 +298,19 @@ def test_lines_that_were_read_before_count_once():
     once = turned(Page(read_at=NOW), text, NOW)
 
     assert turned(once, text, NOW + timedelta(seconds=9)).progress == once.progress
+
+
+def test_the_nodes_of_a_real_workflow_are_told_by_task():
+    seen = nodes.workflow(json.loads(Path("tests/data/argo/workflow-v4.0.5.json").read_text()))
+
+    told = {task: [(node.phase, node.exit_code) for node in found] for task, found in seen.tasks().items()}
+    (failed,) = seen.tasks()[TaskName("prep")]
+
+    assert told == {
+        "prep": [("Failed", 3)],
+        "gang": [("Succeeded", 0)] * 2,
+        "sft-0": [("Succeeded", 0)],
+        "sft-1": [("Running", None)],
+    }
+    assert seen.succeeded() == {"gang", "sft-0"}
+    assert (seen.last_word(failed).message, seen.last_word(failed).exit_code) == ("main: Error (exit code 3)", 3)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from scheduler.adapters.argo.executor import ArgoExecutor
 from scheduler.adapters.argo.shape import Shape
@@ -104,6 +104,10 @@ class ArgoBench:
 
     def workflows(self) -> str:
         return f"/apis/argoproj.io/v1alpha1/namespaces/{self.plane.namespace}/workflows"
+
+    def argo_nodes(self, name: str = "job-1") -> Mapping[str, Mapping[str, Any]]:
+        """The status of a Workflow's nodes, as Argo wrote it."""
+        return self.admin.get(f"{self.workflows()}/{name}").get("status", {}).get("nodes", {})
 
     def until(self, look: Callable[[], object], what: object = "") -> None:
         until(look, 20.0, what)

@@ -29,6 +29,15 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         yield plane
 
 
+@pytest.fixture(scope="session")
+def control_plane_with_finalizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """The real one, whose Argo holds every pod with a finalizer until it has read how it ended."""
+    if not can_build():
+        pytest.skip("the control plane is built with Go, which is not here")
+    with ControlPlane(tmp_path_factory.mktemp("control-plane"), finalizer=True) as plane:
+        yield plane
+
+
 @pytest.fixture
 def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     """The real control plane, without a node or a pod."""

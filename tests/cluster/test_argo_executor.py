@@ -1,4 +1,4 @@
-"""The executor against Kubernetes and Argo in small, with faults; tests/cluster tells the same on the real ones."""
+"""The executor against Kubernetes and Argo, in small and for real, each with Argo's finalizer on pods and without."""
 
 from __future__ import annotations
 
@@ -13,13 +13,38 @@ from scheduler.errors import Unavailable
 from scheduler.jobs.job import JobId, TaskName, Uid
 from scheduler.jobs.reports import Phase
 from tests.cluster.argo_bench import ArgoBench, a_task, an_order, runs
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.plane import FakePlane
 
+NEEDS_FAULTS = {
+    "test_a_release_that_meets_a_newer_version_is_tried_on_that": "conflicts are made by the fake API server",
+}
+_REAL = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
-@pytest.fixture(params=[False, True], ids=["plain", "finalizer"])
+
+@pytest.fixture(
+    params=[
+        pytest.param(None, id="plain"),
+        pytest.param(None, id="finalizer"),
+        pytest.param("control_plane", id="real-plain", marks=_REAL),
+        pytest.param("control_plane_with_finalizer", id="real-finalizer", marks=_REAL),
+    ]
+)
 def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ArgoBench]:
-    with FakePlane(tmp_path, finalizer=request.param) as plane, ArgoBench(plane, tmp_path) as bench:
-        yield bench
+    if request.param is None:
+        with (
+            FakePlane(tmp_path, finalizer="[finalizer]" in request.node.name) as fake,
+            ArgoBench(fake, tmp_path) as made,
+        ):
+            yield made
+        return
+    if (why := NEEDS_FAULTS.get(request.function.__name__)) is not None:
+        pytest.skip(why)
+    plane: ControlPlane = request.getfixturevalue(request.param)
+    plane.sweep()
+    with ArgoBench(plane, tmp_path) as made:
+        yield made
+    plane.sweep()
 
 
 def test_the_first_tasks_appear_gated_and_the_others_not_at_all(bench: ArgoBench):
@@ -172,8 +197,10 @@ def test_argo_r26_nothing_is_released_once_its_workflow_is_ending(bench: ArgoBen
 
     bench.executor.release(gated.uid, {"gpu-0": 1})
     bench.reports()
+    held = bench.pod(gated.uid)
+    bench.plane.start_argo()
 
-    assert bench.pod(gated.uid).gates == (names.GATE,)
+    assert held.gates == (names.GATE,)
 
 
 def test_argo_r27_a_released_pod_without_room_is_taken_back_and_comes_again(bench: ArgoBench):
@@ -200,7 +227,7 @@ def test_argo_r31_a_refusal_of_the_kubelet_is_told_in_its_words_and_without_a_co
     bench.until(lambda: any(one.uid == uid and one.phase is Phase.ENDED for one in bench.reports([uid])))
     end = next(one for one in bench.reports([uid]) if one.uid == uid)
 
-    assert (end.exit_code, end.message.startswith("Allocate failed due to")) == (None, True)
+    assert (end.exit_code, end.message.startswith("was never started: Allocate failed due to")) == (None, True)
 
 
 def test_giving_up_ends_a_task_for_good_and_its_dag_goes_on(bench: ArgoBench):
@@ -365,6 +392,32 @@ def test_the_first_grace_stands(bench: ArgoBench):
     assert bench.pod(uid).grace_s == 30
 
 
+def test_the_first_grace_stands_also_before_the_watch_has_told_of_it(bench: ArgoBench):
+    bench.submit(a_task())
+    uid = bench.start(mode="script", ignore_term="true").uid
+    bench.pods.stop()
+
+    for grace_s in (30.0, 1.0):
+        bench.executor.take_back(uid, grace_s)
+        bench.reports([uid])
+
+    assert bench.pod(uid).grace_s == 30
+
+
+def test_a_pod_with_the_label_of_a_job_and_of_no_task_is_no_attempt(bench: ArgoBench):
+    body = {
+        "metadata": {"name": "strange", "labels": {names.JOB: "job-1"}},
+        "spec": {"containers": [{"name": "main", "image": "x"}], "schedulingGates": [{"name": "other.example/wait"}]},
+    }
+    strange = bench.admin.create(f"/api/v1/namespaces/{bench.plane.namespace}/pods", body)
+    bench.until(lambda: strange["metadata"]["uid"] in bench.pods.items())
+
+    bench.submit(a_task())
+
+    assert bench.gated().task == "train"
+    assert [one.task for one in bench.reports()] == ["train"]
+
+
 def test_a_disruption_budget_holds_an_eviction_up_for_a_while_only(bench: ArgoBench):
     bench.submit(a_task())
     uid = bench.start(mode="script").uid
@@ -399,6 +452,8 @@ def test_a_task_that_argo_ended_unseen_is_told_as_a_whole(bench: ArgoBench):
     bench.submit(a_task(), a_task("other"))
     uid = bench.start(mode="script", run_for="0.5", exit_code="3").uid
     bench.see("train", Phase.ENDED, live=[uid])
+    # What Argo has not taken in by then is taken for hanging.
+    bench.until(lambda: "Failed" in {node["phase"] for node in bench.argo_nodes().values()})
     bench.later += timedelta(seconds=40)
     for _ in range(4):
         bench.submit(a_task(), a_task("other"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -12,6 +13,8 @@ from scheduler.adapters.kube.names import GATE, JOB, RANK, RUN, TASK
 from scheduler.adapters.kube.objects import Ended, Pod
 from scheduler.jobs.job import JobId, TaskName, Uid, job_id
 from scheduler.ports import Clock
+
+log = logging.getLogger(__name__)
 
 _KEPT = timedelta(minutes=10)  # what is gone, of a job that nobody asks for
 _ENDINGS_KEPT = 100  # of one task; one that is preempted every few minutes would fill the memory
@@ -82,6 +85,7 @@ class Memory:
         self._jobs: dict[JobId, dict[str, Sighting]] = {}
         self._job_of: dict[str, JobId] = {}
         self._asked_for: dict[JobId, datetime] = {}
+        self._strange: set[str] = set()  # uids of pods that were told of
 
     def heard(self, event: Event[Pod]) -> None:
         """A change that the mirror tells of."""
@@ -93,7 +97,7 @@ class Memory:
     def saw(self, pod: Pod) -> None:
         """A pod as the API server just showed it; what is older than what is known is no news."""
         job = job_id(pod.labels.get(JOB, ""))
-        if job is None or pod.namespace != self._namespace:
+        if job is None or pod.namespace != self._namespace or self._is_strange(pod):
             return
         now = self._clock()
         with self._lock:
@@ -103,6 +107,15 @@ class Memory:
                 return
             known[pod.uid] = (before or Sighting(pod=pod)).seen(pod, now)
             self._job_of[pod.uid] = job
+
+    def _is_strange(self, pod: Pod) -> bool:
+        """Somebody else's, with a label of ours."""
+        if pod.labels.get(TASK):
+            return False
+        if pod.uid not in self._strange:
+            self._strange.add(pod.uid)
+            log.warning("pod=%s has the label %s but not %s: it is no attempt of ours", pod.name, JOB, TASK)
+        return True
 
     def vanished(self, pod: Pod) -> None:
         """The pod is not there any more; this is how it was last."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from threading import Lock
 from typing import Any
 
 from scheduler.adapters.argo.memory import Memory, Sighting
@@ -18,6 +19,7 @@ from scheduler.ports import Clock
 
 _TRIES = 8  # of a patch that meets a newer version each time
 _BUDGET = timedelta(seconds=5)  # for which a PodDisruptionBudget may hold up an eviction
+_TOLD = timedelta(seconds=30)  # until the watch must have told of what was carried out
 _NOT_FOUND, _CONFLICT, _INVALID = 404, 409, 422
 
 
@@ -29,6 +31,8 @@ class PodRequests:
         self._memory = memory
         self._clock = clock
         self._refused_at: dict[str, datetime] = {}  # evictions that a PodDisruptionBudget holds up, by uid
+        self._ending: dict[str, datetime] = {}  # pods asked to end, or being asked, by uid
+        self._lock = Lock()
 
     def release(self, seen: Sighting, node: str | None, annotations: Mapping[str, str]) -> None:
         """Take our gate away and pin it to a node (None: anywhere). Other gates stay.
@@ -56,8 +60,23 @@ class PodRequests:
             Refused, Unavailable: not carried out, or nobody knows.
         """
         pod = seen.pod
-        if seen.over or pod.leaving_at is not None:
+        if seen.over or pod.leaving_at is not None or not self._first_to_end(pod.uid):
             return
+        try:
+            self._end(pod, grace_s)
+        except (Refused, Unavailable):
+            with self._lock:
+                self._ending.pop(pod.uid, None)
+            raise
+
+    def _first_to_end(self, uid: str) -> bool:
+        """The first grace stands, also before the watch has told of it: a second request could only shorten it."""
+        now = self._clock()
+        with self._lock:
+            self._ending = {one: at for one, at in self._ending.items() if now - at < _TOLD}
+            return self._ending.setdefault(uid, now) is now
+
+    def _end(self, pod: Pod, grace_s: float) -> None:
         # Grace 0 would free the GPUs on paper while the program still holds them (kubernetes #130145).
         options = {"gracePeriodSeconds": max(1, math.ceil(grace_s)), "preconditions": {"uid": pod.uid}}
         if not pod.node:
