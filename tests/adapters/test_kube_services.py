@@ -209,6 +209,10 @@ def test_an_autoscaler_is_heard_before_it_has_written(service: KubeService, scal
     assert len(told.wanted_since) == waiting
 
 
+def test_a_slip_of_the_hand_in_the_replicas_does_not_fill_the_memory():
+    assert len(seen(workloads=[a_workload(want=100_000)]).replicas) == 1000
+
+
 def test_gpus_are_not_kept_for_ever_for_pods_that_nobody_makes():
     since = {"chat/wanted-1": NOW - minutes(3)}
 

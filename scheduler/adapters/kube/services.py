@@ -14,6 +14,7 @@ from scheduler.fleet.services import Mode
 GROUP_OF = "leaderworkerset.sigs.k8s.io/name"
 _PLACE = "leaderworkerset.sigs.k8s.io/group-index"
 _PORT = "prometheus.io/port"
+_MOST_AWAITED = 1000  # of one service; whoever asks for two billion by mistake must not take our memory
 _PATIENCE = timedelta(minutes=2)  # a controller makes pods within seconds, if it can
 
 
@@ -114,7 +115,7 @@ def _look(
 ) -> _Seen:
     there = [_replica(service, group) for group in groups]
     missing = want - sum(replica.phase is not ReplicaPhase.LEAVING for replica in there)
-    names = [f"{service.name}/wanted-{number + 1}" for number in range(missing)]
+    names = [f"{service.name}/wanted-{number + 1}" for number in range(min(missing, _MOST_AWAITED))]
     since = {name: wanted_since.get(name, now) for name in names}
     late = {name: at for name, at in since.items() if now - at > _PATIENCE}
     awaited = [_awaited(service, name, at) for name, at in since.items() if name not in late]
