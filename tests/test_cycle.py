@@ -561,11 +561,14 @@ class Forgetful(World):
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
         self.submitted: list[dict[str, bool]] = []
+        self.refuses = ""
         self.hidden: set[str] = set()  # tasks of which it shows no attempt
         self.whole: list[Report] = []
         self.misjudged: TaskName | None = None  # Argo sees no more of its end than that its pod was deleted
 
     def submit(self, order: JobOrder, ended: Mapping[TaskName, bool] = {}) -> None:
+        if self.refuses:
+            raise Unavailable(self.refuses)
         self.submitted.append(dict(ended))
         super().submit(order, ended)
 
@@ -762,3 +765,20 @@ def test_what_an_operator_should_look_at_in_the_pool_stands_on_the_board():
     board = lab.store.board()
     assert board is not None
     assert board.alerts == lab.world.alerts
+
+
+def test_a_job_that_the_executor_does_not_take_stands_on_the_board_until_it_does():
+    lab, world = forgetful(ONE.format(gpus=4))
+    world.refuses = "Workflow gpujobs/job-1 is there and is not this job's"
+    lab.turns(3)
+    refused = lab.store.board()
+    world.refuses = ""
+    lab.turns(30)
+    taken = lab.store.board()
+
+    assert refused is not None
+    assert "job-1 cannot be handed over" in refused.alerts[0]
+    assert "is not this job's" in refused.alerts[0]
+    assert taken is not None
+    assert taken.alerts == ()
+    assert lab.state() is JobState.COMPLETED

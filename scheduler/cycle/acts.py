@@ -45,7 +45,12 @@ class Acts:
         self._may_go = may_go  # all that has to be known of a job before it is handed over is known
         self._cluster = cluster
         self._grace_s = grace_s
+        self._troubles: dict[JobId, str] = {}
         self._asked_at: dict[JobId, datetime] = {}  # jobs handed over again for tasks without an attempt
+
+    def troubles(self) -> tuple[str, ...]:
+        """Jobs that the executor does not take, a sentence each."""
+        return tuple(said for _, said in sorted(self._troubles.items()))
 
     def act(self, work: Work, plan: Plan, reports: Sequence[Report]) -> None:
         """What earlier turns meant and what this one means, in the order of the plan."""
@@ -127,12 +132,20 @@ class Acts:
                 work.job(replace(job, handed_over=True))
                 handed = True
         self._asked_at = {job: at for job, at in self._asked_at.items() if job in work.jobs}
+        self._troubles = {job: said for job, said in self._troubles.items() if job in work.jobs}
         return handed
 
     def _submit(self, work: Work, job: Job, storage_root: str) -> bool:
         order = templates.fill(job.spec, job.id, storage_root, job.digests, job.kept)
         ended = {task.name: task.state is TaskState.DONE for task in work.tasks[job.id].values() if _over(task)}
-        return _try(f"submit {job.label}", self._executor.submit, order, ended)
+        try:
+            self._executor.submit(order, ended)
+        except Unavailable as error:
+            log.warning("submit=%s failed=%s, tried again at the next turn", job.label, error)
+            self._troubles[job.id] = f"{job.label} cannot be handed over, it is tried again: {error}"
+            return False
+        self._troubles.pop(job.id, None)
+        return True
 
     def _lacks_attempts(self, work: Work, job: Job, alive: Collection[tuple[JobId, TaskName]], now: datetime) -> bool:
         """A task waits, and the executor shows nothing of it: the rest of a job that it could not take at once."""

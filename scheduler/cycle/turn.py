@@ -277,7 +277,8 @@ class Cycle:
         if plan.actions or self._kept_at is None or now - self._kept_at >= _KEEP_EVERY:
             self._kept_at = now
             changes.append(KeepTurn(snapshot=seen, plan=plan, acted=acted))
-        board = ShowBoard(board=look.board(seen, observe_only=not acted))
+        drawn = look.board(seen, observe_only=not acted)
+        board = ShowBoard(board=replace(drawn, alerts=(*self._acts.troubles(), *drawn.alerts)))
         if self._board is None or _differs(self._board, board):
             self._board = board
             changes.append(board)

@@ -194,6 +194,24 @@ def test_what_is_gone_is_forgotten_once_nobody_has_asked_for_its_job():
     assert (kept, memory.of(JobId(1)), memory.find("u1")) == (1, (), None)
 
 
+def test_a_pod_whose_label_somebody_changed_stays_with_its_job():
+    memory = Memory("gpujobs", lambda: NOW)
+    memory.saw(a_pod(phase="Running"))
+    memory.saw(a_pod(version=2, phase="Running", meta={"labels": {names.JOB: "job-2", names.TASK: "train"}}))
+    memory.vanished(a_pod(version=3, meta={"labels": {names.JOB: "job-2", names.TASK: "train"}}))
+
+    assert [one.gone for one in memory.of(JobId(1))] == [True]
+    assert memory.of(JobId(2)) == ()
+
+
+def test_a_size_that_nobody_of_us_wrote_is_not_believed():
+    odd = a_pod("u1", rank=0, gated=True, notes={names.NODES: "9" * 5000})
+
+    (alone,) = attempts([seen(odd)])
+
+    assert alone.phase is Phase.GATED
+
+
 def test_a_gang_waits_until_all_its_ranks_are_gated():
     first, second = a_pod("u1", rank=0, gated=True), a_pod("u2", rank=1, gated=True)
 

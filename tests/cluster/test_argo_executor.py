@@ -70,6 +70,16 @@ def test_a_workflow_of_somebody_else_is_left_alone_and_named(bench: ArgoBench):
         bench.executor.submit(other)
 
 
+def test_a_cancelled_workflow_of_an_older_database_is_named_and_not_waited_for(bench: ArgoBench):
+    bench.submit(a_task())
+    bench.executor.cancel(JobId(1), 1.0)
+    bench.until(lambda: all(one.phase is Phase.ENDED for one in bench.reports()))
+    bench.restart()
+
+    with pytest.raises(Unavailable, match=r"gpujobs/job-1 is there and was cancelled; once it is deleted"):
+        bench.submit(a_task())
+
+
 def test_a_released_attempt_runs_on_its_node_and_ends_with_its_code(bench: ArgoBench):
     bench.submit(a_task("train", *runs("print('oh no'); raise SystemExit(3)"), gpus=4))
     uid = bench.gated().uid

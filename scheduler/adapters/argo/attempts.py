@@ -14,6 +14,9 @@ from scheduler.jobs.job import JobId, TaskName, Uid
 from scheduler.jobs.progress import Progress
 from scheduler.jobs.reports import Phase, Report
 
+_MOST_DIGITS = 4  # of the size of a gang; whoever writes more is not us
+
+
 _NOT_YET = frozenset({"", "PodInitializing", "ContainerCreating"})
 
 
@@ -173,7 +176,7 @@ def _gangs(task: TaskName, pods: Sequence[Sighting]) -> list[Attempt]:
 
 def _size(seen: Sighting) -> int:
     told = seen.pod.annotations.get(NODES, "")
-    return int(told) if told.isascii() and told.isdecimal() else 1
+    return int(told) if told.isascii() and told.isdecimal() and len(told) <= _MOST_DIGITS else 1
 
 
 def _runs(seen: Sighting) -> bool:

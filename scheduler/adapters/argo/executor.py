@@ -31,6 +31,7 @@ from scheduler.ports import Clock
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 5.0  # of a turn, with requests that are under way
+_READERS, _READING_S = 4, 0.5  # threads that read logs, and how long a turn waits for them
 _FRESH = timedelta(seconds=2)  # of a Workflow that a release relies on
 
 
@@ -42,12 +43,13 @@ class ArgoExecutor:
         self._shape = shape
         self._clock = clock
         self._hands = Hands(hands)
+        self._readers = Hands(_READERS)  # a kubelet that hangs must hold up nothing but logs
         self._memory = Memory(shape.namespace, clock)
         self._book = LogBook(api, clock)
         self._pod_requests = PodRequests(api, self._memory, clock)
         self._workflows = WorkflowRequests(api, shape.namespace, clock)
         self._words = Words(self._memory, self._workflows, self._hands)
-        self._tending = Tending(self._hands, self._pod_requests, self._words, self._book, shape.grace_s)
+        self._tending = Tending(self._hands, self._readers, self._pod_requests, self._words, self._book, shape.grace_s)
         self.logs = ArgoLogs(api, self._memory, self._book)
         pods.listen(self._heard)
         for pod in pods.items().values():
@@ -56,6 +58,7 @@ class ArgoExecutor:
     def close(self) -> None:
         """Requests under way are finished, no other is begun."""
         self._hands.close()
+        self._readers.close()
 
     def submit(self, order: JobOrder, ended: Mapping[TaskName, bool] = {}) -> None:
         """Make Workflows whose outside needs are done, and those again, without what ended, that somebody deleted."""
@@ -104,6 +107,7 @@ class ArgoExecutor:
                 f"the pods have not been listed yet: {self._pods.trouble or 'the first list is under way'}"
             )
         self._hands.settle(_PATIENCE_S)
+        self._readers.settle(_READING_S)
         self._forget(jobs)
         return tuple(report for job, live in jobs.items() for report in self._of_job(job, frozenset(live), now))
 
@@ -141,7 +145,7 @@ class ArgoExecutor:
         ends = pod.terminal and (before is None or not before.terminal)
         # An evicted pod is gone within a second, and its last lines with it.
         if (leaves or ends) and seen.started_at is not None:
-            self._hands.do(("log", pod.uid, pod.terminal), self._book.read, pod)
+            self._readers.do(("log", pod.uid, pod.terminal), self._book.read, pod)
 
     def _find(self, uid: Uid) -> tuple[JobId, Attempt] | None:
         job = self._memory.job_of(uid.rpartition("/")[2])
@@ -191,6 +195,11 @@ class ArgoExecutor:
             raise Unavailable(
                 f"Workflow {self._shape.namespace}/{part.name} is there and is not this job's; delete it, or give this "
                 "installation a namespace of its own"
+            )
+        if seen.cancelled:  # this job is not, so it is of an older database that counted its jobs alike
+            raise Unavailable(
+                f"Workflow {self._shape.namespace}/{part.name} is there and was cancelled; once it is deleted, the job "
+                "goes on"
             )
 
     def _make(self, part: Part, ended: Mapping[TaskName, bool]) -> None:

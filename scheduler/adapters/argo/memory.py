@@ -101,6 +101,7 @@ class Memory:
             return
         now = self._clock()
         with self._lock:
+            job = self._job_of.get(pod.uid, job)  # a person may change the label of a pod; it stays what it was
             known = self._jobs.setdefault(job, {})
             before = known.get(pod.uid)
             if before is not None and (before.gone or _older(pod.version, before.pod.version)):

@@ -25,8 +25,11 @@ _LOGS_A_TURN = 16
 class Tending:
     """Looks over one job after another, each turn."""
 
-    def __init__(self, hands: Hands, pods: PodRequests, words: Words, book: LogBook, grace_s: float) -> None:
+    def __init__(
+        self, hands: Hands, readers: Hands, pods: PodRequests, words: Words, book: LogBook, grace_s: float
+    ) -> None:
         self._hands = hands
+        self._readers = readers
         self._pods = pods
         self._words = words
         self._book = book
@@ -57,7 +60,7 @@ class Tending:
     def _read(self, seen: Sighting, now: datetime) -> None:
         if seen.started_at is None or self._left <= 0 or not self._book.due(seen.pod, now):
             return
-        if self._hands.do(("log", seen.pod.uid), partial(self._book.read, seen.pod)):
+        if self._readers.do(("log", seen.pod.uid), partial(self._book.read, seen.pod)):
             self._left -= 1
 
     def _free(self, job: JobId, seen: Sighting, now: datetime) -> None:

@@ -19,7 +19,7 @@ from scheduler.fleet.pool import Pool, Replica, ReplicaId, ReplicaPhase
 from scheduler.fleet.services import Mode
 from scheduler.ports import Clock
 
-# kube-scheduler takes milliseconds to nominate a node and to end who stands there. Choosing beside it ends other runs too.
+# kube-scheduler takes milliseconds to nominate a node and to end who stands there. Choosing beside it ends others too.
 _OWN_WAY = timedelta(seconds=0.25)
 _NATIVE = "PreemptionByScheduler"
 
