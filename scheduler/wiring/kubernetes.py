@@ -16,7 +16,7 @@ from scheduler.adapters.kube.cluster import ClusterTerms, KubeCluster
 from scheduler.adapters.kube.objects import Taint
 from scheduler.adapters.kube.services import KubeService
 from scheduler.adapters.kube.watching import Watching
-from scheduler.errors import BadInput
+from scheduler.errors import BadInput, Unavailable
 from scheduler.fleet.services import Mode
 from scheduler.jobs import templates
 from scheduler.jobs.job import JobId
@@ -25,7 +25,8 @@ from scheduler.jobs.spec import JobSpec
 from scheduler.ports import Clock, Executor, Images, LogReader
 from scheduler.settings import Settings
 
-_WAIT_S = 60.0  # for the first lists; 10,000 pods take a few seconds
+# For the first lists; 10,000 pods take a few seconds. A person at a terminal waits less than a process that starts.
+_LOOK_S, _TAKE_S = 15.0, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +61,15 @@ class KubeGround:
         Raises:
             Unavailable: the API server does not answer.
         """
-        self.watching.start(_WAIT_S)
+        self.watching.start(_LOOK_S)
 
     def take(self) -> None:
-        """The lease in the database keeps a second scheduler passive; here is nothing to take."""
-        self.look()
+        """The lease in the database keeps a second scheduler passive; here is nothing to take.
+
+        Raises:
+            Unavailable: the API server does not answer.
+        """
+        self.watching.start(_TAKE_S)
 
     def listen(self, hint: Callable[[], None]) -> None:
         """Pods that wait, attempts that appear or end, nodes that change, digests that are found."""
@@ -86,7 +91,10 @@ class KubeGround:
 
     def unseen(self) -> tuple[str, ...]:
         """Settings of Argo's controller, if we may not read them."""
-        return preflight.unseen(self.api, self.settings.cluster.namespace)
+        try:
+            return preflight.unseen(self.api, self.settings.cluster.namespace)
+        except Unavailable:
+            return ()  # that it does not answer is a fault already
 
 
 def kubernetes(settings: Settings, clock: Clock) -> KubeGround:
@@ -98,7 +106,8 @@ def kubernetes(settings: Settings, clock: Clock) -> KubeGround:
     cluster = settings.cluster
     namespaces = {row.namespace for row in settings.services}
     # One for each watch (2, and 5 a serving namespace), the rest for the executor's hands and this thread.
-    api = connect(cluster.kubeconfig, cluster.context, connections=2 + 5 * len(namespaces) + 16)
+    kubeconfig = str(settings.loaded.folder / cluster.kubeconfig) if cluster.kubeconfig else ""
+    api = connect(kubeconfig, cluster.context, connections=2 + 5 * len(namespaces) + 16)
     services = tuple(
         KubeService(
             name=row.name,

@@ -227,6 +227,47 @@ def test_wrong_use_is_exit_2(gpujob: Gpujob, words: list[str]):
     assert gpujob.run(*words).returncode == 2
 
 
+KUBERNETES = """
+[database]
+url = "sqlite:///gpujob.sqlite3"
+[cluster]
+kind = "kubernetes"
+kubeconfig = "away.kubeconfig"
+[storage]
+root = "s3://bucket"
+"""
+AWAY = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+"""
+
+
+def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path):
+    (tmp_path / "gpujob.toml").write_text(KUBERNETES)
+
+    done = subprocess.run([PROGRAMS / "gpujob", "windows"], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+
+    assert done.returncode == 2
+    assert "away.kubeconfig" in done.stdout
+    assert "no such file" in done.stdout
+
+
+def test_doctor_says_all_it_can_of_a_cluster_that_does_not_answer(tmp_path: Path):
+    (tmp_path / "gpujob.toml").write_text(KUBERNETES)
+    (tmp_path / "away.kubeconfig").write_text(AWAY)
+
+    done = subprocess.run([PROGRAMS / "gpujob", "doctor"], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+
+    assert done.returncode == 1
+    assert "The API server http://127.0.0.1:1 cannot be used" in done.stdout
+    assert "database" in done.stdout
+    assert "approvers" in done.stdout
+
+
 @pytest.mark.parametrize(
     "command", ["serve", "plan", "windows", "scale", "submit", "check", "report", "doctor", "audit"]
 )

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -191,6 +192,8 @@ def connect(kubeconfig: str = "", context: str = "", connections: int = 32) -> A
     Raises:
         BadInput: neither is there, or the file cannot be used.
     """
+    if kubeconfig and not Path(kubeconfig).is_file():
+        raise BadInput(f'[cluster] kubeconfig = "{kubeconfig}": there is no such file')
     configuration = client.Configuration()
     try:
         if kubeconfig:
@@ -199,7 +202,8 @@ def connect(kubeconfig: str = "", context: str = "", connections: int = 32) -> A
             _load_default(configuration, context)
     except (config.ConfigException, OSError) as error:
         raise BadInput(
-            f"[cluster] kubeconfig: no way to the API server: {error}. Run in the cluster, or name a kubeconfig file."
+            f"[cluster] kubeconfig: no way to the API server ({str(error).rstrip('.')}). Run in the cluster, or name a "
+            "kubeconfig file."
         ) from error
     return Api(configuration, connections)
 
