@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler.adapters.kube.api import Refused
+from tests.cluster.component import free_port
 from tests.cluster.fake_api import FakeApi
 from tests.cluster.fake_store import Event
 from tests.cluster.fakelet import Fakelet
@@ -123,13 +124,14 @@ def test_the_downward_api_and_secrets_reach_the_program(rig: Rig) -> None:
 
 
 def test_a_serving_pod_is_ready_once_its_probe_answers_on_its_own_address(rig: Rig) -> None:
+    port = free_port()
     program = (
         "import http.server, os\n"
-        "http.server.HTTPServer((os.environ['IP'], 18080), http.server.SimpleHTTPRequestHandler).serve_forever()"
+        f"http.server.HTTPServer((os.environ['IP'], {port}), http.server.SimpleHTTPRequestHandler).serve_forever()"
     )
     ip = {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     probe = {"httpGet": {"path": "/", "port": "http"}}
-    ports = [{"name": "http", "containerPort": 18080}]
+    ports = [{"name": "http", "containerPort": port}]
     for name in ("a", "b"):
         rig.put(name, "python", "-c", program, container={"env": [ip], "readinessProbe": probe, "ports": ports})
 
