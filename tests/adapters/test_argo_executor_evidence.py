@@ -212,6 +212,16 @@ def test_a_size_that_nobody_of_us_wrote_is_not_believed():
     assert alone.phase is Phase.GATED
 
 
+def test_nothing_is_kept_of_jobs_that_never_had_a_pod():
+    clock = [NOW]
+    memory = Memory("gpujobs", lambda: clock[0])
+    memory.forget([JobId(number) for number in range(1000)])
+    clock[0] += timedelta(hours=1)
+    memory.forget([])
+
+    assert not memory._asked_for
+
+
 def test_a_gang_waits_until_all_its_ranks_are_gated():
     first, second = a_pod("u1", rank=0, gated=True), a_pod("u2", rank=1, gated=True)
 

@@ -122,6 +122,7 @@ class Memory:
         """The pod is not there any more; this is how it was last."""
         now = self._clock()
         self.saw(pod)
+        self._strange.discard(pod.uid)
         with self._lock:
             if (before := self._find(pod.uid)) is not None and not before.gone:
                 seen = replace(before, gone=True, over_at=before.over_at or now)
@@ -172,6 +173,7 @@ class Memory:
                     self._keep(job, {uid: seen for uid, seen in self._jobs[job].items() if not seen.gone})
                 elif len(self._jobs[job]) > _ENDINGS_KEPT:
                     self._keep(job, _thinned(self._jobs[job]))
+            self._asked_for = {job: at for job, at in self._asked_for.items() if job in self._jobs or now - at <= _KEPT}
 
     def _keep(self, job: JobId, kept: dict[str, Sighting]) -> None:
         for uid in self._jobs[job].keys() - kept.keys():

@@ -90,14 +90,6 @@ def _annotations(task: TaskOrder, order: JobOrder) -> dict[str, str]:
     return {SPEC: order.spec_hash, **gang, **({ANY: ",".join(task.needs)} if task.any else {})}
 
 
-def _told(task: TaskOrder) -> Mapping[str, str]:
-    """What a scheduler that knows nothing but the pod must know to release it."""
-    return {
-        **({NODES: str(task.nodes)} if task.nodes > 1 else {}),
-        **({ANY: ",".join(task.needs)} if task.any and task.needs else {}),
-    }
-
-
 def _annotation(name: str, key: str) -> FieldEnv:
     """What only the release knows, read by the kubelet when the container starts."""
     return FieldEnv(name=name, field_path=f"metadata.annotations['{key}']")
