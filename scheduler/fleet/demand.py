@@ -27,6 +27,7 @@ class ServiceDemand:
     leave_first: tuple[str, ...] = ()  # replica ids, in the order in which they should leave
     alerts: tuple[str, ...] = ()  # sentences for the operator
     above_since: datetime | None = None  # first sample of the unbroken time in which more was asked for than there is
+    load: float | None = None  # in replicas at the target, not rounded: what the forecast looks at; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from scheduler.fleet.demand import ServiceDemand
+from scheduler.fleet.forecast import Soon
 from scheduler.fleet.pool import Pool
 from scheduler.fleet.services import Service
 from scheduler.fleet.windows import Window
@@ -72,6 +73,7 @@ class Snapshot:
     services: tuple[Service, ...]
     demands: tuple[ServiceDemand, ...]
     windows: tuple[Window, ...]  # open now or later, disjoint, of idle GPUs that may be lent
+    soon: tuple[Soon, ...] = ()  # replicas that will probably be wanted before GPUs could be handed back for them
     waiting: tuple[WaitingTask, ...] = ()
     leases: tuple[Lease, ...] = ()
     team_gpus: Mapping[str, int] = field(default_factory=dict)  # team -> running GPUs it may have at once
