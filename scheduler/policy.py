@@ -36,6 +36,7 @@ class Policy:
 
     # Windows
     reserve_gpus: int = 0  # idle GPUs never lent, over the whole pool
+    reserve_slots: int = 0  # places for a replica kept free at all times; runs end for them, with time to save
     horizon_s: float = 43_200.0  # windows end here at the latest: nothing is known further ahead
     pattern_quantile: float = 0.9  # of the days seen, for what will be wanted at a time of day
     least_window_s: float = 0.0  # shorter windows are not lent
@@ -45,10 +46,17 @@ class Policy:
     node_tasks: int = 16  # tasks without GPUs that run at once, over all nodes
     start_s: float = 60.0  # a run whose gate cannot be opened for so long gets another chance elsewhere
     image_s: float = 1800.0  # a run whose gate is open, and that does not say why it does not begin: its image is big
+    ageing: float = 0.5  # seconds of its estimate that a task is forgiven for each second it waits; 0: shortest first
+    unknown_estimate_s: float = 14_400.0  # taken for the estimate of a task that gives none
+    fair_share_s: float = 14_400.0  # by so much longer counts a task of a team that had all GPUs of the last days
+    gang_patience_s: float = (
+        3600.0  # a task of whole nodes that waited for so long goes first, the largest before others
+    )
     queue_depth_reason: int = 3  # jobs named in "waits behind .."
 
     # Stopping jobs
     grace_s: float = 60.0  # between SIGTERM and SIGKILL
+    early_grace_s: float = 300.0  # the most that a run gets to save if no replica waits for its GPUs yet
     restart_s: float = 120.0  # expected cost of starting a task again, against lost work, when victims are chosen
     min_run_s: float = 60.0  # a run younger than this is a victim only if nothing else frees enough
     open_node_gpu_s: float = 14_400.0  # price, in GPU-seconds, of putting a replica on a node that has none

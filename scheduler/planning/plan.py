@@ -21,6 +21,7 @@ class TakeBack:
     service: str
     grace_s: float
     why: str
+    urgent: bool = True  # False: no replica waits yet, and the run has time to save
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

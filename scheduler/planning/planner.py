@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler.fleet import seats
@@ -13,7 +13,7 @@ from scheduler.fleet.services import Mode
 from scheduler.planning import reclaim
 from scheduler.planning.placement import Room
 from scheduler.planning.plan import Plan, Release, ScaleDown, ScaleUp, TakeBack, TaskWait
-from scheduler.planning.reclaim import Candidate, Seat
+from scheduler.planning.reclaim import Candidate, Seat, Victim
 from scheduler.planning.snapshot import Lease, Snapshot
 from scheduler.planning.starts import starts
 from scheduler.policy import Policy
@@ -29,9 +29,9 @@ def plan(snapshot: Snapshot, policy: Policy) -> Plan:
     ground = _survey(pool, snapshot.leases)
     seating = _seat(pool, snapshot, ground)
 
-    take_backs = _hand_back(snapshot, ground, seating, policy)
+    take_backs, left = _hand_back(snapshot, ground, seating, policy)
     ups = _scale_up(seating)
-    releases, waits = _start(snapshot, ground, seating, policy)
+    releases, waits = _start(snapshot, ground, seating, left, policy)
 
     return Plan(at=snapshot.now, actions=(*take_backs, *downs, *ups, *releases), waits=waits)
 
@@ -107,23 +107,63 @@ def _seat(pool: Pool, snapshot: Snapshot, ground: _Ground) -> _Seating:
     return _Seating(lacking=lacking, nodes=nodes, unseated=tuple(unseated), left=left)
 
 
-def _hand_back(snapshot: Snapshot, ground: _Ground, seating: _Seating, policy: Policy) -> Iterator[TakeBack]:
+def _hand_back(
+    snapshot: Snapshot, ground: _Ground, seating: _Seating, policy: Policy
+) -> tuple[tuple[TakeBack, ...], Mapping[str, int]]:
+    """Who ends, for replicas that wait and then for those that are wanted soon; and the free GPUs that this leaves."""
     candidates = [
         reclaim.candidate(lease, ground.gains[lease.uid], policy, snapshot.now) for lease in _movable(snapshot, ground)
     ]
     if not snapshot.lending_open:
         why = "the hours in which GPUs may be lent are over"
-        for candidate in sorted(candidates, key=lambda candidate: candidate.lease.uid):
-            yield _take_back(candidate, "", why, policy)
-        return
+        ordered = sorted(candidates, key=lambda candidate: candidate.lease.uid)
+        return tuple(_take_back(candidate, "", why, policy) for candidate in ordered), seating.left
     room = Counter(seating.left)
     room.update(ground.coming)
-    chosen = reclaim.victims(_not_settling(seating), room, candidates, ground.hosting, policy)
+    now_seats = _not_settling(seating)
+    urgent = reclaim.victims(now_seats, room, candidates, ground.hosting, policy)
     gpus = {service.service: service.gpus for service in seating.lacking}
-    for victim in chosen:
-        need = f"{victim.service} needs {gpus[victim.service]} GPUs for a replica"
-        loss = f"ending this run loses {victim.candidate.lost_s / 60:.0f} min of work"
-        yield _take_back(victim.candidate, victim.service, f"{need}; {loss}", policy)
+    found = [_urgent(victim, gpus[victim.service], policy) for victim in urgent]
+    soon = _soon_seats(snapshot, policy)
+    if not soon:
+        return tuple(found), seating.left
+    free = dict(seating.left)  # what is free already is kept free, before anybody ends
+    unready = [seat for seat in soon if seats.seat(free, seat.gpus, ground.hosting) is None]
+    room = Counter(free)
+    room.update(ground.coming)
+    for victim in urgent:
+        room.update(victim.candidate.gains)
+    ended = {victim.candidate.lease.uid for victim in urgent}
+    # Whoever has hardly begun is left alone as long as nobody really waits.
+    spare = [one for one in candidates if one.lease.uid not in ended and not one.young]
+    wanted = [*now_seats, *unready]
+    early = reclaim.victims(wanted, room, spare, ground.hosting, policy)
+    for victim in early:
+        room.update(victim.candidate.gains)
+    whys = {one.service: one.why for one in reversed(snapshot.soon)}
+    found += [_early(victim, whys.get(victim.service, ""), policy) for victim in early]
+    return tuple(found), _left_beside(free, room, wanted, ground.hosting)
+
+
+def _soon_seats(snapshot: Snapshot, policy: Policy) -> list[Seat]:
+    """Places to keep free, the largest first: those that will probably be wanted, and never fewer than the reserve."""
+    found = [Seat(service=one.service, gpus=one.gpus) for one in snapshot.soon]
+    largest = max(snapshot.services, key=lambda service: (service.gpus_per_replica, service.name), default=None)
+    if largest is not None:
+        reserve = Seat(service=largest.name, gpus=largest.gpus_per_replica)
+        found += [reserve] * (policy.reserve_slots - len(found))
+    fitting = [seat for seat in found if not seats.fits_nowhere(seat.gpus, snapshot.pool)]
+    return sorted(fitting, key=lambda seat: (-seat.gpus, seat.service))
+
+
+def _left_beside(
+    free: Mapping[str, int], room: Mapping[str, int], wanted: Sequence[Seat], hosting: Collection[str]
+) -> Mapping[str, int]:
+    """The free GPUs without those on which the wanted seats stand once everybody who is ending has ended."""
+    after = dict(room)
+    for seat in wanted:
+        seats.seat(after, seat.gpus, hosting)
+    return {node: min(gpus, after.get(node, gpus)) for node, gpus in free.items()}
 
 
 def _not_settling(seating: _Seating) -> list[Seat]:
@@ -179,13 +219,27 @@ def _scale_up(seating: _Seating) -> Iterator[ScaleUp]:
 
 
 def _start(
-    snapshot: Snapshot, ground: _Ground, seating: _Seating, policy: Policy
+    snapshot: Snapshot, ground: _Ground, seating: _Seating, left: Mapping[str, int], policy: Policy
 ) -> tuple[tuple[Release, ...], tuple[TaskWait, ...]]:
     open_now = [window for window in snapshot.windows if window.since <= snapshot.now < window.until]
-    room = Room(open_now, seating.left, ground.sizes)
+    room = Room(open_now, left, ground.sizes)
     kept = sum(seating.left.values()) - sum(room.free.values())
     service_waits = sorted({seat.service for seat in seating.unseated})
     return starts(snapshot, room, kept, service_waits, policy)
+
+
+def _urgent(victim: Victim, gpus: int, policy: Policy) -> TakeBack:
+    loss = f"ending this run loses {victim.candidate.lost_s / 60:.0f} min of work"
+    why = f"{victim.service} needs {gpus} GPUs for a replica; {loss}"
+    return _take_back(victim.candidate, victim.service, why, policy)
+
+
+def _early(victim: Victim, why: str, policy: Policy) -> TakeBack:
+    """Nobody waits yet, so that it gets the time that it needs to save."""
+    action = _take_back(victim.candidate, victim.service, why or "a place for a replica is kept free", policy)
+    lease = victim.candidate.lease
+    needs_s = min(lease.save_s, policy.early_grace_s) if lease.can_save else 0.0
+    return replace(action, grace_s=max(policy.grace_s, needs_s), urgent=False)
 
 
 def _take_back(candidate: Candidate, service: str, why: str, policy: Policy) -> TakeBack:

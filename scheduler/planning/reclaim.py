@@ -70,6 +70,8 @@ def victims(
     `room` is what is idle or comes free by itself; the largest replicas stand first in `waiting`. Replicas for which
     no set of runs would do cost nobody anything.
     """
+    if _nodes(waiting, room, (), hosting) is not None:
+        return ()
     search = _Search(room, sorted(candidates, key=lambda candidate: candidate.lease.uid), hosting, policy)
     seated = [seat for seat in waiting if search.seat(seat)]
     chosen = search.chosen

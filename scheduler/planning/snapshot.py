@@ -77,6 +77,7 @@ class Snapshot:
     waiting: tuple[WaitingTask, ...] = ()
     leases: tuple[Lease, ...] = ()
     team_gpus: Mapping[str, int] = field(default_factory=dict)  # team -> running GPUs it may have at once
+    team_shares: Mapping[str, float] = field(default_factory=dict)  # team -> its part of the GPU-hours of the last days
     lending_open: bool = True  # the operator's hours
     opens_at: datetime | None = None  # when they open, if they are closed
 

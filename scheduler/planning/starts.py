@@ -30,7 +30,7 @@ def starts(
     turn = _Turn(snapshot, room, service_waits, policy)
     releases: list[Release] = []
     waits: list[tuple[WaitingTask, Wait | None]] = []
-    for task in sorted(snapshot.waiting, key=_order):
+    for task in sorted(snapshot.waiting, key=_Order(snapshot, policy)):
         outcome = turn.start(task)
         if isinstance(outcome, Release):
             releases.append(outcome)
@@ -42,19 +42,42 @@ def starts(
     )
 
 
-def _order(task: WaitingTask) -> tuple[int, bool, datetime, datetime, int, str, int, str]:
-    # "sft-10" comes after "sft-9": the number at the end counts as a number.
-    digits = "".join(takewhile(str.isdecimal, reversed(task.task)))[::-1]
-    return (
-        _PRIORITY[task.priority],
-        not task.preempted,
-        task.deadline or _NEVER,
-        task.submitted_at,
-        task.job,
-        task.step,
-        int(digits or 0),
-        task.task,
-    )
+class _Order:
+    """The place of a task in the queue; the same from turn to turn, but for gangs that have waited long.
+
+    Shortest first with ageing: `estimate - ageing x waited` orders two tasks as `estimate + ageing x submitted` does,
+    whatever the time is.
+    """
+
+    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+        self._snapshot = snapshot
+        self._policy = policy
+        self._whole = max((node.gpus for node in snapshot.pool.nodes), default=0)
+        self._patient_since = snapshot.now - timedelta(seconds=policy.gang_patience_s)
+
+    def __call__(self, task: WaitingTask) -> tuple[int, bool, datetime, int, float, datetime, int, str, int, str]:
+        # "sft-10" comes after "sft-9": the number at the end counts as a number.
+        digits = "".join(takewhile(str.isdecimal, reversed(task.task)))[::-1]
+        gpus = task.gpus[0] * task.nodes
+        starves = gpus >= self._whole > 0 and task.since <= self._patient_since
+        return (
+            _PRIORITY[task.priority],
+            not task.preempted,
+            task.deadline or _NEVER,
+            -gpus if starves else 0,
+            self._length(task),
+            task.submitted_at,
+            task.job,
+            task.step,
+            int(digits or 0),
+            task.task,
+        )
+
+    def _length(self, task: WaitingTask) -> float:
+        policy = self._policy
+        estimate = policy.unknown_estimate_s if task.estimate_s is None else task.estimate_s
+        share = self._snapshot.team_shares.get(task.team, 0.0)
+        return estimate + share * policy.fair_share_s + task.submitted_at.timestamp() * policy.ageing
 
 
 class _Turn:
