@@ -130,6 +130,19 @@ def test_a_job_that_does_not_fit_is_told_why_and_starts_when_it_does():
     assert lab.told(2) == ["submitted", "waiting", "started", "completed"]
 
 
+def test_a_team_that_had_less_lately_goes_first():
+    lab = Lab(nodes={"node-1": 8})
+    for team in ("nlp", "nlp", "vision"):
+        lab.ask(Submit(text=f"team: {team}\n" + ONE.format(gpus=8)))
+        lab.turns(2)
+    lab.turns(1)
+    lab.world.advance(700)
+    lab.turns(60)
+
+    started = [notice.job for notice in lab.store.notices() if notice.kind == "started"]
+    assert started == [1, 3, 2]
+
+
 def test_traffic_takes_gpus_back_and_the_job_goes_on_from_where_it_was():
     lab = Lab(CHAT)
     lab.world.work_s["main"] = 300

@@ -51,6 +51,7 @@ def snapshot(
     pattern: Pattern,
     hours: Calendar,
     team_gpus: Mapping[str, int],
+    team_shares: Mapping[str, float],
     policy: Policy,
 ) -> Snapshot:
     """Everything that the plan of this turn depends on."""
@@ -73,6 +74,7 @@ def snapshot(
         waiting=tuple(_waiting(work, gated)),
         leases=tuple(_lease(run, work) for run in work.runs.values() if run.state not in TERMINAL_RUN),
         team_gpus=team_gpus,
+        team_shares=team_shares,
         lending_open=calendar.is_open(hours, now),
         opens_at=calendar.opens_at(hours, now),
     )

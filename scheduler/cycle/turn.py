@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 _PATTERN_DAYS = timedelta(days=14)
 _PATTERN_AGE = timedelta(minutes=10)
+_SHARES_DAYS = timedelta(days=7)
+_SHARES_AGE = timedelta(minutes=10)
 _OBSERVED_EVERY = timedelta(minutes=10)  # also when nothing changed, so that gaps can be told from calm
 _KEEP_EVERY = timedelta(seconds=10)  # a turn without an action is kept so often
 _BOARD_EVERY = timedelta(seconds=10)
@@ -94,6 +96,8 @@ class Cycle:
         self._memory = DemandMemory()
         self._pattern: Pattern | None = None
         self._pattern_at: datetime | None = None
+        self._shares: Mapping[str, float] = {}
+        self._shares_at: datetime | None = None
         self._observed: dict[str, Observed] = {}
         self._kept_at: datetime | None = None
         self._board: ShowBoard | None = None
@@ -202,6 +206,7 @@ class Cycle:
             self._day_pattern(fleet.at),
             self._terms.calendar,
             self._terms.team_gpus,
+            self._team_shares(fleet.at),
             self._terms.policy,
         )
 
@@ -225,6 +230,15 @@ class Cycle:
             self._pattern_at = now
         return self._pattern
 
+    def _team_shares(self, now: datetime) -> Mapping[str, float]:
+        """Each team's part of the GPU-hours that teams used in the last days."""
+        if self._shares_at is None or now - self._shares_at > _SHARES_AGE:
+            hours = self._out.store.team_hours(now - _SHARES_DAYS, now)
+            used = sum(hours.values())
+            self._shares = {team: spent / used for team, spent in hours.items()} if used > 0 else {}
+            self._shares_at = now
+        return self._shares
+
     def _confirm(self, work: Work, now: datetime, token: int) -> tuple[Report, ...]:
         known = [job.id for job in work.jobs.values() if job.handed_over or job.cancelled_by]
         reports = confirm.known(work, self._out.executor.reports(_attempts(work, known), now))
@@ -241,7 +255,8 @@ class Cycle:
             match action:
                 case TakeBack():
                     intents.stop(work, action, now)
-                    changes += self._hand_backs.decided(action, seen, now)
+                    if action.urgent:
+                        changes += self._hand_backs.decided(action, seen, now)
                 case Release():
                     intents.start(work, action, now)
                 case ScaleUp() | ScaleDown():

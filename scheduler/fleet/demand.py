@@ -78,6 +78,7 @@ def demand(
         replicas=tuple(replicas),
         alerts=tuple(_alerts(service, staying)),
         above_since=(above or now) if want > have else None,
+        load=None if need.doubts else estimators.load(service, staying, policy),
     )
     since = {name: at for name, at in memory.above_since.items() if name != service.name}
     return told, DemandMemory(

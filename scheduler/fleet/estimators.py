@@ -18,11 +18,17 @@ _LEARN_UP = 0.5
 _LEARN_DOWN = 0.05
 
 
-def by_concurrency(service: Service, views: Sequence[ReplicaView], policy: Policy) -> float | None:
-    """E1: requests at once against what one replica should carry (Little's law)."""
+def load(service: Service, views: Sequence[ReplicaView], policy: Policy) -> float | None:
+    """Replicas that its requests would fill to the target, not rounded."""
     loads = [requests(view) for view in serving(views)]
     known = [load for load in loads if load is not None]
-    return rounded_up(sum(known) / (seats(service, views) * policy.fill_ratio)) if known or not loads else None
+    return sum(known) / (seats(service, views) * policy.fill_ratio) if known or not loads else None
+
+
+def by_concurrency(service: Service, views: Sequence[ReplicaView], policy: Policy) -> float | None:
+    """E1: requests at once against what one replica should carry (Little's law)."""
+    replicas = load(service, views, policy)
+    return None if replicas is None else rounded_up(replicas)
 
 
 def by_tokens(views: Sequence[ReplicaView], capacity: float | None, policy: Policy) -> float | None:

@@ -140,7 +140,7 @@ def _hand_back(
     early = reclaim.victims(wanted, room, spare, ground.hosting, policy)
     for victim in early:
         room.update(victim.candidate.gains)
-    whys = {one.service: one.why for one in reversed(snapshot.soon)}
+    whys = {one.service: one.why for one in sorted(snapshot.soon, key=lambda one: (one.chance, one.why))}
     found += [_early(victim, whys.get(victim.service, ""), policy) for victim in early]
     return tuple(found), _left_beside(free, room, wanted, ground.hosting)
 

@@ -124,6 +124,11 @@ def test_e1_adds_up_what_all_replicas_have():
     assert told(views).estimates["e1"] == 4
 
 
+def test_the_load_is_told_in_replicas_and_not_rounded():
+    assert told([a_busy(8), a_busy(0, "chat-2")]).load == pytest.approx(8 / (8 * POLICY.fill_ratio))
+    assert told([a_busy(8), a_view(S.DOWN, "chat-2")]).load is None
+
+
 def test_vllm_r06_e1_counts_the_engines_of_a_replica():
     assert told([a_busy(30, max_inflight=16.0)]).estimates["e1"] == 3
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from scheduler.fleet.forecast import Soon
 from scheduler.fleet.services import Mode
 from scheduler.jobs.spec import Priority
 from scheduler.jobs.waits import Wait, WaitReason, sentence
@@ -130,6 +131,31 @@ def test_the_queue_goes_by_priority_then_who_ran_before_then_deadline_then_age()
     answer = decided(a_snapshot(pool, waiting=waiting))
 
     assert [task for task, _ in starts(answer)] == ["high", "ran", "due", "old", "young", "low"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (a_task("short", estimate_s=600, submitted_at=NOW), a_task("long", job=2, estimate_s=36_000)),
+        (a_task("old", estimate_s=36_000, submitted_at=NOW - hours(30)), a_task("short", job=2, estimate_s=600)),
+        (a_task("poor", job=3, team="vision", estimate_s=600), a_task("rich", job=2, team="nlp", estimate_s=600)),
+        (a_task("gang", job=3, gpus=8, estimate_s=90_000), a_task("short", job=2, estimate_s=600)),
+    ],
+    ids=["shortest first", "age makes up for length", "teams that had less", "a gang that waited long"],
+)
+def test_the_queue_serves_the_short_the_old_and_those_who_had_least(before, after):
+    answer = decided(a_snapshot(a_pool("node-1: 8 chat"), waiting=[after, before], team_shares={"nlp": 1.0}))
+
+    assert [one.task for one in answer.waits] == [before.task, after.task]
+
+
+def test_a_gang_does_not_go_first_as_long_as_it_has_hardly_waited():
+    gang = a_task("gang", job=3, gpus=8, estimate_s=90_000, since=NOW - minutes(10))
+    short = a_task("short", job=2, estimate_s=600)
+
+    answer = decided(a_snapshot(a_pool("node-1: 8 chat"), waiting=[gang, short]))
+
+    assert [one.task for one in answer.waits] == ["short", "gang"]
 
 
 def test_tasks_of_a_sweep_start_in_the_order_of_their_numbers():
@@ -644,3 +670,92 @@ def test_the_larger_replica_is_seated_first():
 def test_a_snapshot_that_cannot_be_is_refused(fields):
     with pytest.raises(ValueError, match="stands twice in the snapshot"):
         a_snapshot(a_pool("node-1: 8 idle"), **fields)
+
+
+# Places for replicas that are wanted soon
+
+SOON = Soon(service="chat", gpus=4, chance=0.4, why="chat is at 3.2 of 3.3")
+
+
+def early(answer: Plan) -> list[tuple[str, bool, float]]:
+    return [(one.uid, one.urgent, one.grace_s) for one in answer.actions if isinstance(one, TakeBack)]
+
+
+def test_free_gpus_are_kept_for_a_replica_that_is_wanted_soon():
+    pool = a_pool("node-1: 4 chat, 4 idle", "node-2: 2 other, 6 idle")
+    snapshot = a_snapshot(pool, soon=[SOON], services=[a_service()], waiting=[a_task("a", gpus=4), a_task(gpus=4)])
+
+    answer = decided(snapshot)
+
+    assert starts(answer) == [("a", {"node-2": 4})]
+    assert wait_of(answer).reason is WaitReason.QUEUE
+
+
+def test_whoever_waits_for_gpus_that_are_kept_is_told_so():
+    pool = a_pool("node-1: 4 chat, 4 idle")
+
+    answer = decided(a_snapshot(pool, soon=[SOON], services=[a_service()], waiting=[a_task(gpus=4)]))
+
+    assert wait_of(answer).held_by == "a reserve for services (4), chat (4)"
+
+
+def test_a_run_ends_early_for_a_replica_that_is_wanted_soon_and_gets_the_time_to_save():
+    pool = a_pool("node-1: 4 chat, 4 run:u-1")
+    lease = a_lease("u-1", save_s=POLICY.grace_s + 25)
+
+    answer = decided(a_snapshot(pool, soon=[SOON], leases=[lease], waiting=[a_task(gpus=4)]))
+
+    assert early(answer) == [("u-1", False, POLICY.grace_s + 25)]
+    assert [one.why for one in answer.actions if isinstance(one, TakeBack)] == [SOON.why]
+    assert starts(answer) == []
+
+
+def test_the_time_to_save_has_an_end():
+    pool = a_pool("node-1: 4 chat, 4 run:u-1")
+
+    answer = decided(a_snapshot(pool, soon=[SOON], leases=[a_lease("u-1", save_s=9000)]))
+
+    assert early(answer) == [("u-1", False, POLICY.early_grace_s)]
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_run_that_has_hardly_begun_ends_only_for_a_replica_that_really_waits(pending):
+    pool = a_pool("node-1: 4 chat, 4 run:u-1", replicas=[a_pending_replica()] if pending else [])
+    lease = a_lease("u-1", held=timedelta(seconds=POLICY.min_run_s - 1))
+    demand = a_demand(have=1, want=2 if pending else 1)
+
+    answer = decided(a_snapshot(pool, soon=[SOON], services=[a_service()], demands=[demand], leases=[lease]))
+
+    assert early(answer) == ([("u-1", True, POLICY.grace_s)] if pending else [])
+
+
+def test_a_place_that_comes_free_is_enough_and_its_idle_gpus_are_not_lent_again():
+    pool = a_pool("node-1: 4 chat, 2 idle, 2 ending run:u-1", "node-2: 4 chat, 4 run:u-2")
+    leases = [a_lease("u-1", "node-1: 2", stopping=True), a_lease("u-2", "node-2: 4")]
+
+    answer = decided(a_snapshot(pool, soon=[SOON], leases=leases, waiting=[a_task(gpus=1)]))
+
+    assert answer.actions == ()
+
+
+def test_a_free_place_is_kept_rather_than_one_that_only_comes_free():
+    pool = a_pool("node-1: 4 chat, 4 ending run:u-1", "node-2: 4 other, 4 idle")
+    snapshot = a_snapshot(pool, soon=[SOON], leases=[a_lease("u-1", stopping=True)], waiting=[a_task(gpus=4)])
+
+    assert starts(decided(snapshot)) == []
+
+
+def test_reserve_slots_keeps_places_free_at_all_times():
+    pool = a_pool("node-1: 4 chat, 4 run:u-1", "node-2: 8 run:u-2")
+    leases = [a_lease("u-1"), a_lease("u-2", "node-2: 8")]
+    snapshot = a_snapshot(pool, services=[a_service()], leases=leases)
+
+    assert early(decided(snapshot, replace(POLICY, reserve_slots=1))) == [("u-1", False, POLICY.grace_s)]
+    assert early(decided(snapshot, replace(POLICY, reserve_slots=2))) == [("u-2", False, POLICY.grace_s)]
+
+
+def test_nobody_ends_for_a_place_that_no_node_could_hold():
+    pool = a_pool("node-1: 4 chat, 4 run:u-1")
+    soon = Soon(service="big", gpus=16, chance=0.9, why="big grows")
+
+    assert decided(a_snapshot(pool, soon=[soon], leases=[a_lease("u-1")])).actions == ()
