@@ -701,11 +701,12 @@ def test_whoever_waits_for_gpus_that_are_kept_is_told_so():
 
 def test_a_run_ends_early_for_a_replica_that_is_wanted_soon_and_gets_the_time_to_save():
     pool = a_pool("node-1: 4 chat, 4 run:u-1")
-    lease = a_lease("u-1", save_s=POLICY.grace_s + 25)
+    lease = a_lease("u-1", save_s=85)
 
-    answer = decided(a_snapshot(pool, soon=[SOON], leases=[lease], waiting=[a_task(gpus=4)]))
+    snapshot = a_snapshot(pool, soon=[SOON], leases=[lease], waiting=[a_task(gpus=4)])
+    answer = decided(snapshot, replace(POLICY, early_grace_s=300))
 
-    assert early(answer) == [("u-1", False, POLICY.grace_s + 25)]
+    assert early(answer) == [("u-1", False, 85)]
     assert [one.why for one in answer.actions if isinstance(one, TakeBack)] == [SOON.why]
     assert starts(answer) == []
 
