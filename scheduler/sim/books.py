@@ -1,0 +1,108 @@
+"""The figures of a run, kept while it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scheduler.sim.files import Traffic
+from scheduler.sim.jobs import Run
+from scheduler.sim.oracle import harvestable_slot_s
+from scheduler.sim.scenario import Scenario
+from scheduler.sim.world import World
+
+Figures = Mapping[str, float | int]
+
+
+@dataclass(slots=True)
+class Books:
+    """GPU-seconds in the measured time."""
+
+    scenario: Scenario
+    useful: float = 0.0
+    lost: float = 0.0
+    restart: float = 0.0
+    held: float = 0.0
+    unfilled: float = 0.0
+    preemptions: int = 0
+    asked: dict[int, float] = field(default_factory=dict)  # replica -> when it was asked, those still waiting
+    waits: list[float] = field(default_factory=list)
+
+    def log(self, at: float, what: str, more: Mapping[str, object]) -> None:
+        """Listens to the world's events."""
+        inside = at >= self.scenario.measure_from_s
+        match what:
+            case "replica_asked" if inside and at > self.scenario.start_s:
+                self.asked[int(str(more["replica"]))] = at
+            case "replica_start" | "replica_cancelled":
+                began = self.asked.pop(int(str(more["replica"])), None)
+                if began is not None:
+                    self.waits.append(at - began)
+            case "job_stop" if inside:
+                self.preemptions += 1
+
+    def ended(self, run: Run, at: float, kept_s: float) -> None:
+        """A run ended at `at`, for good or not, and so much of its job's progress is kept."""
+        start, gpus = self.scenario.measure_from_s, run.job.gpus
+        before = run.progress_s(start) if run.since < start else run.base_s
+        self.useful += max(kept_s - before, 0.0) * gpus
+        if run.stopped is not None and at >= start:
+            self.lost += (run.progress_s(at) - kept_s) * gpus
+        begun = min(run.since + run.job.restart_s, at)
+        self.restart += max(begun - max(run.since, start), 0.0) * gpus
+
+    def idle_time(self, world: World, kept: int, seconds: float) -> None:
+        """So long the world stays as it is now, with so many free GPUs kept back."""
+        if world.now < self.scenario.measure_from_s:
+            return
+        free = sum(world.free.values())
+        held = min(kept, free)
+        self.held += held * seconds
+        if any(True for _ in world.waiting()):
+            self.unfilled += (free - held) * seconds
+
+    def close(self, world: World, seen: Traffic) -> Figures:
+        """Everything at the end."""
+        end, start = self.scenario.end_s, self.scenario.measure_from_s
+        for run in list(world.runs.values()):
+            if run.stopped is None:
+                self.ended(run, end, run.progress_s(end))
+        self.waits += [end - at for at in self.asked.values()]
+        gpus = self.scenario.services[0].gpus_per_replica
+        inside = (seen.t_s >= start) & (seen.t_s < end)
+        wanted = seen.wanted[inside].sum(axis=1)
+        step = float(seen.t_s[1] - seen.t_s[0])
+        size = self.scenario.nodes * self.scenario.gpus_per_node
+        idle = float((size - gpus * wanted).sum()) * step
+        oracle = harvestable_slot_s(wanted, size // gpus, step) * gpus
+        work = self.useful + self.lost + self.restart
+        done = [fate for fate in world.fates.values() if fate.done_at is not None]
+        saturated = self.scenario.arrivals == "saturated"
+        in_time = [fate for fate in done if not saturated or (fate.done_at or 0.0) >= start]
+        jct = np.array([(fate.done_at or 0.0) - fate.visible_since for fate in done])
+        queue = np.array([(fate.first_start or 0.0) - fate.visible_since for fate in done])
+        waits = np.array(self.waits)
+        return {
+            "useful_gpu_hours": self.useful / 3600,
+            "idle_gpu_hours": idle / 3600,
+            "oracle_gpu_hours": oracle / 3600,
+            "useful_over_oracle": self.useful / oracle,
+            "lost_share": self.lost / work,
+            "restart_share": self.restart / work,
+            "unfilled_share": self.unfilled / idle,
+            "held_share": self.held / idle,
+            "preemptions": self.preemptions,
+            "preemptions_per_1000_gpu_hours": self.preemptions / (self.useful / 3.6e6),
+            "scale_ups": len(waits),
+            "scale_ups_waited_share": float((waits > 0).mean()),
+            "scale_up_wait_mean_s": float(waits.mean()),
+            "scale_up_wait_p99_s": float(np.percentile(waits, 99)),
+            "scale_up_wait_max_s": float(waits.max()),
+            "jobs_done": len(in_time),
+            "jobs_done_share": len(done) / len(world.fates),
+            "jct_mean_h": float(jct.mean()) / 3600,
+            "jct_p90_h": float(np.percentile(jct, 90)) / 3600,
+            "queue_mean_h": float(queue.mean()) / 3600,
+        }

@@ -1,0 +1,42 @@
+"""A whole simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scheduler.sim import files, lend
+from scheduler.sim.books import Books
+from scheduler.sim.scenario import Scenario
+from scheduler.sim.world import World
+
+STEP_S = 10
+
+
+def run(scenario: Scenario, tell: Callable[[float, str, Mapping[str, Any]], None] | None = None) -> Mapping[str, Any]:
+    """The figures; `tell` hears every event."""
+    seen = files.traffic(scenario.demand)
+    books = Books(scenario)
+
+    def log(at: float, what: str, more: Mapping[str, Any]) -> None:
+        books.log(at, what, more)
+        if tell is not None:
+            tell(at, what, more)
+
+    world = World(scenario, files.jobs(scenario.jobs), lend.seat, log, books.ended)
+    brain = lend.Lend(world, scenario.policy)
+    gpus = scenario.services[0].gpus_per_replica
+    wants = seen.wanted.tolist()
+    first = int(scenario.start_s // STEP_S)
+    before: list[int] = []
+    for step in range(first, int(scenario.end_s // STEP_S)):
+        world.advance(float(step * STEP_S))
+        if wants[step] != before:
+            before = wants[step]
+            world.ask(before, brain.leave)
+        world.reveal()
+        soon = ()
+        brain.turn(soon)
+        books.idle_time(world, max(len(soon), scenario.policy.reserve_slots) * gpus, STEP_S)
+    world.advance(scenario.end_s)
+    return dict(books.close(world, seen)) | {"turns": brain.turns, "plans": brain.plans}
