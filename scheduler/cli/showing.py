@@ -23,7 +23,7 @@ from scheduler.jobs.job import Job, JobState, Run
 from scheduler.jobs.spec import images
 from scheduler.jobs.waits import sentence
 from scheduler.planning import planner
-from scheduler.planning.plan import Action, Plan, Release, ScaleDown, ScaleUp, TakeBack
+from scheduler.planning.plan import Action, Move, Plan, Release, ScaleDown, ScaleUp, TakeBack
 from scheduler.planning.snapshot import Snapshot
 from scheduler.settings import Settings
 from scheduler.store.mailbox import JobView, Mailbox
@@ -112,6 +112,17 @@ def _action_plain(action: Action) -> Mapping[str, Any]:
                 "why": action.why,
                 **more,
             }
+        case Move():
+            return {
+                "do": "move",
+                "job": None,
+                "task": None,
+                "gpus": None,
+                "node": action.node,
+                "why": action.why,
+                "service": action.service,
+                "replica": action.replica,
+            }
         case ScaleUp() | ScaleDown():
             do = "scale_up" if isinstance(action, ScaleUp) else "scale_down"
             nodes = action.nodes if isinstance(action, ScaleUp) else ()
@@ -134,7 +145,7 @@ def _plan_lines(seen: Snapshot, planned: Plan, *, explain: bool) -> Iterable[str
         for demand in seen.demands:
             yield f"  {demand.service} has {demand.have} replicas and wants {demand.want}: {demand.why}"
     for action in map(_action_plain, planned.actions):
-        what = (action["job"] and f"{action['job']} {action['task']}") or f"{action['service']} to {action['replicas']}"
+        what = _what(action)
         where = f" on {action['node']} ({action['gpus']} GPUs)" if action["gpus"] is not None else ""
         yield f"{action['do'].replace('_', ' ')} {what}{where}: {action['why']}"
     for waiting in planned.waits:
@@ -142,6 +153,14 @@ def _plan_lines(seen: Snapshot, planned: Plan, *, explain: bool) -> Iterable[str
         yield f"job-{waiting.job} {waiting.task} {sentence(waiting.wait)}{earliest}"
     if not planned.actions and not planned.waits:
         yield "Nothing to do, and nothing waits."
+
+
+def _what(action: Mapping[str, Any]) -> str:
+    if action["job"]:
+        return f"{action['job']} {action['task']}"
+    if action["do"] == "move":
+        return f"{action['replica']} to {action['node']}"
+    return f"{action['service']} to {action['replicas']}"
 
 
 def windows(_: argparse.Namespace, say: Say, settings: Settings) -> int:

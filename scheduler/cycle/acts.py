@@ -24,7 +24,7 @@ from scheduler.jobs.job import (
     TaskState,
 )
 from scheduler.jobs.reports import Phase, Report
-from scheduler.planning.plan import Plan, Release, ScaleDown, ScaleUp, TakeBack
+from scheduler.planning.plan import Move, Plan, Release, ScaleDown, ScaleUp, TakeBack
 from scheduler.ports import Cluster, Executor
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,8 @@ class Acts:
                         action.leave_first,
                         (),
                     )
+                case Move():
+                    pass  # a hint in the log: where a replica goes is for its own scheduler to say
 
     def _keep_asking(self, work: Work, reports: Sequence[Report]) -> None:
         """What earlier turns meant and the executor does not show yet: a process that died in between loses nothing."""

@@ -24,7 +24,7 @@ from scheduler.jobs.mail import Request, RequestId
 from scheduler.jobs.reports import Report
 from scheduler.jobs.waits import Wait, WaitReason
 from scheduler.planning import planner
-from scheduler.planning.plan import Plan, Release, ScaleDown, ScaleUp, TakeBack, TaskWait
+from scheduler.planning.plan import Move, Plan, Release, ScaleDown, ScaleUp, TakeBack, TaskWait
 from scheduler.planning.snapshot import Snapshot
 from scheduler.policy import Policy
 from scheduler.ports import (
@@ -261,6 +261,8 @@ class Cycle:
                     intents.start(work, action, now)
                 case ScaleUp() | ScaleDown():
                     log.info("service=%s replicas=%d why=%s", action.service, action.replicas, action.why)
+                case Move():
+                    log.info("service=%s move=%s to=%s why=%s", action.service, action.replica, action.node, action.why)
         if self._out.images is not None:
             pinning.pin(work, self._out.images, now)
         intents.stop_late(work, now)

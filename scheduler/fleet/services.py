@@ -23,3 +23,4 @@ class Service:
     min_replicas: int = 1
     max_replicas: int = 1
     mode: Mode = Mode.OBSERVE
+    moves: bool = False  # a replica may be moved: a new one starts on another node, then the old one leaves

@@ -48,6 +48,7 @@ class Room:
         for node, gpus in self._free.items():
             insort(self._shelves[gpus], self._place_on_shelf(node))
         self._at_start = tuple(len(shelf) for shelf in self._shelves)
+        self._whole = sum(gpus == sizes.get(node) for node, gpus in self._free.items() if gpus)
         self._too_short: dict[tuple[int, int], datetime] = {}
 
     @property
@@ -55,13 +56,15 @@ class Room:
         """GPUs left to lend, by node."""
         return self._free
 
-    def place(self, gpus: int, nodes: int, outlast: datetime | None) -> Placement | None:
+    def place(self, gpus: int, nodes: int, outlast: datetime | None, *, open_whole: bool = True) -> Placement | None:
         """Takes GPUs on so many different nodes; None, and nothing taken, if they are not there.
 
-        With `outlast`, only GPUs that probably stay idle until then.
+        With `outlast`, only GPUs that probably stay idle until then; without `open_whole`, no node that is wholly free.
         """
         if not self.fits(gpus, nodes):
             return None
+        if not open_whole and all(shelf[0][0] for shelf in self._shelves[gpus:] if shelf):
+            return None  # partly used nodes stand first on each shelf
         chosen = self._tightest(gpus, nodes) if outlast is None else self._lasting(gpus, nodes, outlast)
         if len(chosen) < nodes:
             return None
@@ -75,6 +78,11 @@ class Room:
     def fits(self, gpus: int, nodes: int) -> bool:
         """Whether the GPUs are there now, however short their windows."""
         return sum(len(shelf) for shelf in self._shelves[gpus:]) >= nodes
+
+    @property
+    def whole(self) -> int:
+        """Nodes of which every GPU may be lent."""
+        return self._whole
 
     def fitted(self, gpus: int, nodes: int) -> bool:
         """Whether they were there before anything was placed in this turn."""
@@ -114,6 +122,7 @@ class Room:
 
     def _take(self, node: str, gpus: int) -> Sequence[_Piece]:
         """The GPUs that stay longest: what is left idle beside them is wanted back first."""
+        self._whole -= self._free[node] == self._sizes.get(node)
         self._shelves[self._free[node]].remove(self._place_on_shelf(node))
         self._free[node] -= gpus
         insort(self._shelves[self._free[node]], self._place_on_shelf(node))

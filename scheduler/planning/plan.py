@@ -57,7 +57,17 @@ class ScaleDown:
     why: str
 
 
-Action = TakeBack | Release | ScaleUp | ScaleDown
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A replica to another node, so that its own comes free whole: the new one starts, then the old one leaves."""
+
+    service: str
+    replica: str
+    node: str  # where the new one goes
+    why: str
+
+
+Action = TakeBack | Release | ScaleUp | ScaleDown | Move
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,5 +84,5 @@ class Plan:
     """The answer to one snapshot."""
 
     at: datetime
-    actions: tuple[Action, ...]  # take back, scale down, scale up, release
+    actions: tuple[Action, ...]  # take back, scale down, scale up, release, move
     waits: tuple[TaskWait, ...]

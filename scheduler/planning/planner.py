@@ -10,9 +10,11 @@ from scheduler.fleet import seats
 from scheduler.fleet.pool import HolderKind, Pool, ReplicaPhase
 from scheduler.fleet.seats import Missing
 from scheduler.fleet.services import Mode
+from scheduler.jobs.waits import WaitReason
 from scheduler.planning import reclaim
+from scheduler.planning.moves import moves
 from scheduler.planning.placement import Room
-from scheduler.planning.plan import Plan, Release, ScaleDown, ScaleUp, TakeBack, TaskWait
+from scheduler.planning.plan import Move, Plan, Release, ScaleDown, ScaleUp, TakeBack, TaskWait
 from scheduler.planning.reclaim import Candidate, Seat, Victim
 from scheduler.planning.snapshot import Lease, Snapshot
 from scheduler.planning.starts import starts
@@ -31,9 +33,11 @@ def plan(snapshot: Snapshot, policy: Policy) -> Plan:
 
     take_backs, left = _hand_back(snapshot, ground, seating, policy)
     ups = _scale_up(seating)
-    releases, waits = _start(snapshot, ground, seating, left, policy)
+    room = _room(snapshot, ground, left)
+    releases, waits = _start(snapshot, room, seating, policy)
+    shifts = _move(snapshot, pool, room, seating, waits, policy)
 
-    return Plan(at=snapshot.now, actions=(*take_backs, *downs, *ups, *releases), waits=waits)
+    return Plan(at=snapshot.now, actions=(*take_backs, *downs, *ups, *releases, *shifts), waits=waits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,14 +222,28 @@ def _scale_up(seating: _Seating) -> Iterator[ScaleUp]:
             )
 
 
-def _start(
-    snapshot: Snapshot, ground: _Ground, seating: _Seating, left: Mapping[str, int], policy: Policy
-) -> tuple[tuple[Release, ...], tuple[TaskWait, ...]]:
+def _room(snapshot: Snapshot, ground: _Ground, left: Mapping[str, int]) -> Room:
     open_now = [window for window in snapshot.windows if window.since <= snapshot.now < window.until]
-    room = Room(open_now, left, ground.sizes)
+    return Room(open_now, left, ground.sizes)
+
+
+def _start(
+    snapshot: Snapshot, room: Room, seating: _Seating, policy: Policy
+) -> tuple[tuple[Release, ...], tuple[TaskWait, ...]]:
     kept = sum(seating.left.values()) - sum(room.free.values())
     service_waits = sorted({seat.service for seat in seating.unseated})
     return starts(snapshot, room, kept, service_waits, policy)
+
+
+def _move(
+    snapshot: Snapshot, pool: Pool, room: Room, seating: _Seating, waits: Sequence[TaskWait], policy: Policy
+) -> tuple[Move, ...]:
+    """Only while no replica waits: a move takes GPUs twice for a while."""
+    if seating.unseated or not snapshot.lending_open:
+        return ()
+    short = {(one.job, one.task) for one in waits if one.wait.reason is WaitReason.GPUS}
+    waiting = [task for task in snapshot.waiting if (task.job, task.task) in short]
+    return moves(pool, snapshot.services, waiting, room.free, policy)
 
 
 def _urgent(victim: Victim, gpus: int, policy: Policy) -> TakeBack:

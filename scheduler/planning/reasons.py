@@ -67,6 +67,11 @@ def queue(started: Sequence[str], named: int, earliest: datetime | None) -> Wait
     return Wait(reason=WaitReason.QUEUE, detail=_listed(started, named), earliest=earliest)
 
 
+def gang_first(gang: WaitingTask) -> Wait:
+    """Only whole nodes are left, and a task of whole nodes could take them now or soon."""
+    return Wait(reason=WaitReason.QUEUE, detail=f"job-{gang.job}, which needs whole nodes")
+
+
 def unknown_nodes(snapshot: Snapshot) -> str:
     """`node-3 (its agent does not answer)`, for all nodes of which too little is known."""
     nodes = sorted((node for node in snapshot.pool.nodes if node.unknown), key=lambda node: node.name)

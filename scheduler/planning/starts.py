@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 
+from scheduler.jobs.job import Uid
 from scheduler.jobs.spec import Priority
 from scheduler.jobs.waits import Wait, WaitReason
 from scheduler.planning import reasons
@@ -27,10 +28,11 @@ def starts(
     A task behind one that does not fit may start if it fits itself. `kept` are idle GPUs that are not lent;
     `service_waits` names the services that wait for GPUs: meanwhile nothing starts.
     """
-    turn = _Turn(snapshot, room, service_waits, policy)
+    queue = sorted(snapshot.waiting, key=_Order(snapshot, policy))
+    turn = _Turn(snapshot, queue, room, service_waits, policy)
     releases: list[Release] = []
     waits: list[tuple[WaitingTask, Wait | None]] = []
-    for task in sorted(snapshot.waiting, key=_Order(snapshot, policy)):
+    for task in queue:
         outcome = turn.start(task)
         if isinstance(outcome, Release):
             releases.append(outcome)
@@ -83,7 +85,14 @@ class _Order:
 class _Turn:
     """What has been started so far in this turn, and what that leaves to others."""
 
-    def __init__(self, snapshot: Snapshot, room: Room, service_waits: Sequence[str], policy: Policy) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        queue: Iterable[WaitingTask],
+        room: Room,
+        service_waits: Sequence[str],
+        policy: Policy,
+    ) -> None:
         self._snapshot = snapshot
         self._now = snapshot.now
         self._room = room
@@ -91,6 +100,7 @@ class _Turn:
         self._nodes = tuple(sorted(node.name for node in snapshot.pool.nodes if not node.unknown))
         self._known = sorted(node.gpus for node in snapshot.pool.nodes if not node.unknown)
         self._sizes = sorted(node.gpus for node in snapshot.pool.nodes)
+        self._whole = max(self._known, default=0)
         self._unknown = reasons.unknown_nodes(snapshot)
         self._steps = Counter((lease.job, lease.step) for lease in snapshot.leases)
         self._without_gpus = sum(not any(lease.placement.values()) for lease in snapshot.leases)
@@ -101,6 +111,7 @@ class _Turn:
             Wait(reason=WaitReason.SERVICE_FIRST, detail=", ".join(service_waits)) if service_waits else None
         )
         self._closed = None if snapshot.lending_open else Wait(reason=WaitReason.CALENDAR, earliest=snapshot.opens_at)
+        self._gangs = self._gangs_that_wait(queue)
 
     def start(self, task: WaitingTask) -> Release | Wait | None:
         """The release; why not; or None if only GPUs are missing."""
@@ -113,6 +124,7 @@ class _Turn:
         if placed is None or isinstance(placed, Wait):
             return placed
         nodes = placed.nodes if isinstance(placed, Placement) else placed
+        self._gangs.pop(task.uid, None)
         self._steps[task.job, task.step] += 1
         self._teams[task.team] += sum(nodes.values())
         return Release(
@@ -139,20 +151,43 @@ class _Turn:
             return self._closed
         return self._service_first
 
+    def _affordable(self, task: WaitingTask) -> Sequence[int]:
+        running, limit = self._teams[task.team], self._snapshot.team_gpus.get(task.team)
+        return [gpus for gpus in task.gpus if limit is None or running + gpus * task.nodes <= limit]
+
     def _place(self, task: WaitingTask) -> Placement | Wait | None:
-        running = self._teams[task.team]
-        limit = self._snapshot.team_gpus.get(task.team)
-        affordable = [gpus for gpus in task.gpus if limit is None or running + gpus * task.nodes <= limit]
-        if limit is not None and not affordable:
-            return reasons.team_budget(task, running, limit)
+        affordable = self._affordable(task)
+        if not affordable:
+            return reasons.team_budget(task, self._teams[task.team], self._snapshot.team_gpus[task.team])
         outlast = None if task.can_save else self._now + timedelta(seconds=self._must_last_s(task))
+        gang = self._gang_before(task)
         for gpus in affordable:
-            placement = self._room.place(gpus, task.nodes, outlast)
+            placement = self._room.place(gpus, task.nodes, outlast, open_whole=gang is None)
             if placement is not None:
                 return placement
+        if gang is not None and self._room.fits(affordable[-1], task.nodes):
+            return reasons.gang_first(gang)
         if outlast is not None and self._room.fits(affordable[-1], task.nodes):
             return reasons.window_too_short(task, self._policy.horizon_s)
         return None
+
+    def _gang_before(self, task: WaitingTask) -> WaitingTask | None:
+        """A task of whole nodes that could take one now, or with one node more: no small task opens that node."""
+        if task.nodes > 1 or task.gpus[-1] >= self._whole:
+            return None
+        most = self._room.whole + 1
+        return next((gang for gang in self._gangs.values() if gang.nodes <= most), None)
+
+    def _gangs_that_wait(self, queue: Iterable[WaitingTask]) -> dict[Uid, WaitingTask]:
+        """By attempt, in the order of the queue: those that only lack GPUs."""
+        return {
+            task.uid: task
+            for task in queue
+            if task.uid is not None
+            and task.gpus[-1] >= self._whole > 0
+            and self._held_up(task) is None
+            and self._affordable(task)
+        }
 
     def _must_last_s(self, task: WaitingTask) -> float:
         # Without an estimate, only GPUs of which no end is in sight will do.

@@ -12,7 +12,7 @@ from scheduler.fleet.pool import Hold, HolderKind, Node, Pool, Replica, ReplicaI
 from scheduler.fleet.services import Mode, Service
 from scheduler.fleet.windows import Window
 from scheduler.jobs.job import JobId, TaskName, Uid
-from scheduler.planning.plan import Release, TakeBack
+from scheduler.planning.plan import Move, Release, TakeBack
 from scheduler.planning.planner import plan
 from scheduler.planning.snapshot import Lease, Snapshot, WaitingTask
 from scheduler.policy import Policy
@@ -46,6 +46,7 @@ class Lend:
                 min_replicas=one.min_replicas,
                 max_replicas=one.max_replicas,
                 mode=Mode.OBSERVE,
+                moves=True,
             )
             for one in world.scenario.services
         )
@@ -72,6 +73,8 @@ class Lend:
                     self._world.start(
                         int(action.job), {self._numbers[name]: gpus for name, gpus in action.placement.items()}
                     )
+                case Move():
+                    self._world.move(int(action.replica.rpartition("-")[2]), self._numbers[action.node])
                 case _:
                     raise ValueError(f"the simulator's services are only observed: {action}")
         self._settled = None if decided.actions else key

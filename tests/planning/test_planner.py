@@ -11,7 +11,7 @@ from scheduler.fleet.forecast import Soon
 from scheduler.fleet.services import Mode
 from scheduler.jobs.spec import Priority
 from scheduler.jobs.waits import Wait, WaitReason, sentence
-from scheduler.planning.plan import Plan, Release, ScaleDown, ScaleUp, TakeBack
+from scheduler.planning.plan import Move, Plan, Release, ScaleDown, ScaleUp, TakeBack
 from scheduler.planning.planner import plan
 from scheduler.planning.snapshot import Snapshot
 from scheduler.policy import Policy
@@ -670,6 +670,51 @@ def test_the_larger_replica_is_seated_first():
 def test_a_snapshot_that_cannot_be_is_refused(fields):
     with pytest.raises(ValueError, match="stands twice in the snapshot"):
         a_snapshot(a_pool("node-1: 8 idle"), **fields)
+
+
+# Whole nodes for tasks that need them
+
+
+def moved(answer: Plan) -> list[tuple[str, str]]:
+    return [(one.replica, one.node) for one in answer.actions if isinstance(one, Move)]
+
+
+def test_a_small_task_opens_no_node_that_a_task_of_whole_nodes_could_take_soon():
+    pool = a_pool("node-1: 8 idle", "node-2: 4 chat, 4 run:u-1")
+    gang = a_task("gang", job=5, gpus=8, nodes=2)
+
+    answer = decided(a_snapshot(pool, leases=[a_lease("u-1", "node-2: 4")], waiting=[gang, a_task(gpus=4)]))
+
+    assert starts(answer) == []
+    assert sentence(wait_of(answer)) == "waits behind job-5, which needs whole nodes"
+
+
+@pytest.mark.parametrize(
+    "gang",
+    [
+        a_task("gang", job=5, gpus=8, nodes=3),
+        a_task("gang", job=5, gpus=8, nodes=2, start_after=NOW + hours(1)),
+        a_task("gang", job=5, gpus=8, nodes=2, team="nlp"),
+    ],
+    ids=["it needs two nodes more", "it may not start yet", "its team may not have so many"],
+)
+def test_a_small_task_opens_a_node_beside_a_gang_that_could_not_take_it(gang):
+    pool = a_pool("node-1: 8 idle", "node-2: 8 other", "node-3: 8 other")
+
+    answer = decided(a_snapshot(pool, waiting=[gang, a_task(gpus=4)], team_gpus={"nlp": 8}))
+
+    assert starts(answer) == [("main", {"node-1": 4})]
+
+
+def test_a_replica_that_stands_alone_moves_so_that_its_node_comes_free_whole():
+    pool = a_pool("node-1: 4 chat, 4 idle", "node-2: 4 chat, 4 idle", "node-3: 8 other")
+    snapshot = a_snapshot(pool, services=[a_service(moves=True)], waiting=[a_task(gpus=8)])
+
+    assert moved(decided(snapshot)) == [("chat-2", "node-1")]
+    assert moved(decided(replace(snapshot, waiting=(a_task(gpus=8, nodes=2),)))) == []
+    assert moved(decided(replace(snapshot, services=(a_service(),)))) == []
+    assert moved(decided(snapshot, replace(POLICY, move_after_s=hours(2).total_seconds()))) == []
+    assert moved(decided(replace(snapshot, pool=replace(pool, replicas=(*pool.replicas, a_pending_replica()))))) == []
 
 
 # Places for replicas that are wanted soon
