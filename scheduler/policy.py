@@ -42,6 +42,14 @@ class Policy:
     least_window_s: float = 0.0  # shorter windows are not lent
     unsure_confidence: float = 0.5  # of a window without a single day of history
 
+    # Places kept free for replicas that are wanted soon
+    lead_s: float = 70.0  # from the decision to end a run until its GPUs are free: a turn, the grace, the release
+    autoscaler_tolerance: float = 0.1  # load above what is there by which an autoscaler asks for more (HPA's default)
+    soon_chance: float = 0.01  # a place is kept at this chance, until the chances of a few days were seen
+    soon_misses: float = 0.01  # share of replicas that may find no place, as judged by the last days
+    soon_release: float = 0.1  # a place is let go once its chance is below this part of the threshold
+    soon_hold_s: float = 120.0  # and stayed below the threshold for so long
+
     # Starting jobs
     node_tasks: int = 16  # tasks without GPUs that run at once, over all nodes
     start_s: float = 60.0  # a run whose gate cannot be opened for so long gets another chance elsewhere

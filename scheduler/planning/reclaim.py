@@ -228,7 +228,11 @@ def _lost_s(lease: Lease, policy: Policy, now: datetime) -> float:
     held_s = _held_s(lease, now)
     if lease.saved_at is not None:
         return min(max((now - lease.saved_at).total_seconds(), 0.0), held_s)
-    return held_s % lease.every_s if lease.every_s else held_s
+    if not lease.every_s:
+        return held_s
+    # Nobody knows how long it took to begin: a run just past a checkpoint may as well be just before it.
+    starts_s = (policy.restart_s / 2, policy.restart_s, policy.restart_s * 2)
+    return sum(max(held_s - start_s, 0.0) % lease.every_s for start_s in starts_s) / len(starts_s)
 
 
 def _held_s(lease: Lease, now: datetime) -> float:

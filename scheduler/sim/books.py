@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.sim.files import Traffic
 from scheduler.sim.jobs import Run
@@ -96,13 +98,21 @@ class Books:
             "preemptions": self.preemptions,
             "preemptions_per_1000_gpu_hours": self.preemptions / (self.useful / 3.6e6),
             "scale_ups": len(waits),
-            "scale_ups_waited_share": float((waits > 0).mean()),
-            "scale_up_wait_mean_s": float(waits.mean()),
-            "scale_up_wait_p99_s": float(np.percentile(waits, 99)),
-            "scale_up_wait_max_s": float(waits.max()),
+            "scale_ups_waited_share": _mean(waits > 0),
+            "scale_up_wait_mean_s": _mean(waits),
+            "scale_up_wait_p99_s": _percentile(waits, 99),
+            "scale_up_wait_max_s": _percentile(waits, 100),
             "jobs_done": len(in_time),
-            "jobs_done_share": len(done) / len(world.fates),
-            "jct_mean_h": float(jct.mean()) / 3600,
-            "jct_p90_h": float(np.percentile(jct, 90)) / 3600,
-            "queue_mean_h": float(queue.mean()) / 3600,
+            "jobs_done_share": len(done) / len(world.fates) if world.fates else 0.0,
+            "jct_mean_h": _mean(jct) / 3600,
+            "jct_p90_h": _percentile(jct, 90) / 3600,
+            "queue_mean_h": _mean(queue) / 3600,
         }
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else 0.0
+
+
+def _percentile(values: NDArray[Any], percent: float) -> float:
+    return float(np.percentile(values, percent)) if len(values) else 0.0

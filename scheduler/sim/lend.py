@@ -38,7 +38,7 @@ class Lend:
         self._names = {node: f"node-{node:03}" for node in world.sizes}
         self._numbers = {name: node for node, name in self._names.items()}
         self._nodes = tuple(Node(name=self._names[node], gpus=gpus) for node, gpus in world.sizes.items())
-        self._services = tuple(
+        self.services = tuple(
             Service(
                 name=one.name,
                 gpus_per_replica=one.gpus_per_replica,
@@ -102,12 +102,12 @@ class Lend:
         )
         demands = tuple(
             ServiceDemand(service=one.name, have=want, want=want, known=True, why="", estimates={})
-            for one, want in zip(self._services, world.wanted, strict=True)
+            for one, want in zip(self.services, world.wanted, strict=True)
         )
         return Snapshot(
             now=now,
             pool=Pool(at=now, nodes=self._nodes, holds=tuple(holds), replicas=tuple(replicas)),
-            services=self._services,
+            services=self.services,
             demands=demands,
             windows=windows,
             soon=soon,
@@ -137,7 +137,7 @@ class Lend:
     def _replica(self, one: SimReplica) -> tuple[Replica, tuple[Hold, ...]]:
         known = self._replicas.get(one.id)
         if known is None or known[:2] != (one.node is None, one.leaving):
-            replica = _replica(one, self._services[one.service].name, self._names)
+            replica = _replica(one, self.services[one.service].name, self._names)
             holds = (
                 ()
                 if one.node is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from scheduler.fleet.forecast import Forecaster
 from scheduler.sim import files, lend
 from scheduler.sim.books import Books
 from scheduler.sim.scenario import Scenario
@@ -25,6 +26,8 @@ def run(scenario: Scenario, tell: Callable[[float, str, Mapping[str, Any]], None
 
     world = World(scenario, files.jobs(scenario.jobs), lend.seat, log, books.ended)
     brain = lend.Lend(world, scenario.policy)
+    forecaster = Forecaster(brain.services, scenario.policy)
+    loads = seen.load.tolist()
     gpus = scenario.services[0].gpus_per_replica
     wants = seen.wanted.tolist()
     first = int(scenario.start_s // STEP_S)
@@ -35,7 +38,8 @@ def run(scenario: Scenario, tell: Callable[[float, str, Mapping[str, Any]], None
             before = wants[step]
             world.ask(before, brain.leave)
         world.reveal()
-        soon = ()
+        forecaster.learn(step * STEP_S, loads[step], wants[step])
+        soon = forecaster.soon() if scenario.policy.reserve_slots == 0 else ()
         brain.turn(soon)
         books.idle_time(world, max(len(soon), scenario.policy.reserve_slots) * gpus, STEP_S)
     world.advance(scenario.end_s)
