@@ -5,7 +5,8 @@ GpujobError
 ├── Conflict        a row moved under us; what was decided is dropped
 ├── Deposed         another scheduler holds the lease now; this one must stop acting
 ├── IllegalMove     a state may not follow another: a bug, loud
-└── BadInput        something a person wrote cannot be used; every fault has its own sentence
+├── BadInput        something a person wrote cannot be used; every fault has its own sentence
+└── NoAnswer        the question was right, but what was found does not answer it
 """
 
 from __future__ import annotations
@@ -37,3 +38,7 @@ class BadInput(GpujobError):
     def __init__(self, *faults: str) -> None:
         super().__init__("\n".join(faults))
         self.faults = faults
+
+
+class NoAnswer(GpujobError):
+    """What was found does not answer the question; the sentence says what is missing and where it could come from."""

@@ -2,7 +2,7 @@
 
 What it shares with a real one (tests/data/vllm/prometheus-api): a value is repeated for five minutes while nothing
 newer comes; a failed scrape sets `up` to 0 and ends all other series at once; a range of more than 11,000 points is
-refused; all values are text.
+refused; all values are text. Of functions over a time it knows those that we ask for.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import re
 import threading
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from typing import Any, Self
 from urllib.parse import parse_qs
 
@@ -34,6 +35,9 @@ class FakePrometheus:
         self.questions: list[Mapping[str, str]] = []
         self.warnings: list[str] = []
         self.verbatim: dict[str, Any] | None = None  # this recorded answer, whatever is asked
+        self.failures: list[tuple[int, str]] = []  # status and body of the next answers
+        self.most_points = _MOST_POINTS  # more than so many at once are refused as too much work (422)
+        self.authorization = ""  # of the header; with one, others are turned away
         self._series: dict[_Labels, list[tuple[float, float | str]]] = defaultdict(list)
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -69,9 +73,13 @@ class FakePrometheus:
                 if not sample.name.endswith("_bucket"):
                     self._add({"__name__": sample.name, **sample.labels, **target}, when, sample.value)
 
-    def answer(self, path: str, form: Mapping[str, str]) -> tuple[int, str]:
+    def answer(self, path: str, form: Mapping[str, str], authorization: str = "") -> tuple[int, str]:
         with self._lock:
-            self.questions.append(form)
+            self.questions.append({"path": path, **form})
+            if self.failures:
+                return self.failures.pop(0)
+        if self.authorization and authorization != self.authorization:
+            return 401, "Unauthorized"
         if self.verbatim is not None:
             return self.verbatim["http_status"], json.dumps(self.verbatim["body"])
         if path.endswith("query_range"):
@@ -80,12 +88,27 @@ class FakePrometheus:
             if points > _MOST_POINTS:
                 error = "exceeded maximum resolution of 11,000 points per timeseries."
                 return 400, json.dumps({"status": "error", "errorType": "bad_data", "error": error})
+            if points > self.most_points:
+                error = "query processing would load too many samples into memory in query execution"
+                return 422, json.dumps({"status": "error", "errorType": "execution", "error": error})
             times = [start + i * step for i in range(points)]
             result = [
                 {"metric": labels, "values": [[at, _text(value)] for at, value in values]}
                 for labels, values in self._lines(form["query"], times)
             ]
             return self._success("matrix", result)
+        if path.endswith("/series"):
+            asked = {name.partition("{")[0] for name in form["match[]"].split("\n")}
+            first, last = float(form["start"]), float(form["end"])
+            there = [
+                dict(key)
+                for key, points in self._series.items()
+                if dict(key)["__name__"] in asked and any(first <= at <= last for at, _ in points)
+            ]
+            return 200, json.dumps({"status": "success", "data": there})
+        if path.endswith("/values"):
+            every = sorted({dict(key)["__name__"] for key in self._series})
+            return 200, json.dumps({"status": "success", "data": every})
         name = form["query"].removeprefix("count(").removesuffix(")")
         there = any(("__name__", name) in labels for labels in self._series)
         return self._success("vector", [{"metric": {}, "value": [0, "1"]}] if there else [])
@@ -105,7 +128,7 @@ class FakePrometheus:
     def _lines(self, query: str, times: list[float]) -> Iterator[tuple[dict[str, str], list[tuple[float, float]]]]:
         told: set[_Labels] = set()
         for part in query.split(" or "):
-            match = re.fullmatch(r"(timestamp\()?([a-z0-9_:]+)\{(.*)\}\)?", part)
+            match = re.fullmatch(r"(?:([a-z_]+)\()?([a-z0-9_:]+)\{(.*)\}(?:\[(\d+)([sh])\])?\)?", part)
             assert match, f"the fake does not understand {part}"
             matchers = re.findall(r'([a-z_]+)(=~|=)"((?:[^"\\]|\\.)*)"', match[3])
             for key, points in self._series.items():
@@ -113,6 +136,15 @@ class FakePrometheus:
                 if labels["__name__"] != match[2] or key in told or not all(_fits(labels, *m) for m in matchers):
                     continue
                 told.add(key)
+                if match[4]:
+                    seconds = int(match[4]) * (3600 if match[5] == "h" else 1)
+                    when = [scraped for scraped, _ in points]
+                    windows = ((at, points[bisect_right(when, at - seconds) : bisect_right(when, at)]) for at in times)
+                    found = [(at, _OVER_TIME[match[1]](_numbers(window))) for at, window in windows]
+                    over = [(at, value) for at, value in found if value is not None]
+                    if over:
+                        yield {name: value for name, value in labels.items() if name != "__name__"}, over
+                    continue
                 values = [(at, point) for at in times if (point := _value_at(points, at)) is not None]
                 if values:
                     stamps = [(at, scraped if match[1] else value) for at, (scraped, value) in values]
@@ -133,6 +165,26 @@ def _value_at(points: list[tuple[float, float | str]], at: float) -> tuple[float
     return None if isinstance(value, str) or at - when >= _LOOKBACK_S else (when, value)
 
 
+def _numbers(points: list[tuple[float, float | str]]) -> list[tuple[float, float]]:
+    return [(at, value) for at, value in points if not isinstance(value, str)]
+
+
+def _rate(points: list[tuple[float, float]]) -> float | None:
+    """Without the extrapolation of a real one, which is nothing for even scrapes."""
+    if len(points) < 2:
+        return None
+    grown = sum(now - before if now >= before else now for (_, before), (_, now) in pairwise(points))
+    return grown / (points[-1][0] - points[0][0])
+
+
+_OVER_TIME: Mapping[str, Callable[[list[tuple[float, float]]], float | None]] = {
+    "avg_over_time": lambda points: sum(value for _, value in points) / len(points) if points else None,
+    "max_over_time": lambda points: max(value for _, value in points) if points else None,
+    "count_over_time": lambda points: len(points) or None,
+    "rate": _rate,
+}
+
+
 def _text(value: float) -> str:
     return {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}.get(str(value), str(value))
 
@@ -144,7 +196,13 @@ def _handler(fake: FakePrometheus) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-            status, body = fake.answer(self.path, {key: values[0] for key, values in form.items()})
+            self._answer({key: "\n".join(values) for key, values in form.items()})
+
+        def do_GET(self) -> None:
+            self._answer({})
+
+        def _answer(self, form: Mapping[str, str]) -> None:
+            status, body = fake.answer(self.path, form, self.headers.get("Authorization", ""))
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body.encode())))
