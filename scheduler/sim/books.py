@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,9 +73,10 @@ class Books:
             if run.stopped is None:
                 self.ended(run, end, run.progress_s(end))
         self.waits += [end - at for at in self.asked.values()]
-        gpus = self.scenario.services[0].gpus_per_replica
+        sizes = [one.gpus_per_replica for one in self.scenario.services]
+        gpus = math.gcd(*sizes)  # of a slot
         inside = (seen.t_s >= start) & (seen.t_s < end)
-        wanted = seen.wanted[inside].sum(axis=1)
+        wanted = (seen.wanted[inside] @ np.array(sizes)) // gpus
         step = float(seen.t_s[1] - seen.t_s[0])
         size = self.scenario.nodes * self.scenario.gpus_per_node
         idle = float((size - gpus * wanted).sum()) * step
@@ -83,27 +85,27 @@ class Books:
         done = [fate for fate in world.fates.values() if fate.done_at is not None]
         saturated = self.scenario.arrivals == "saturated"
         in_time = [fate for fate in done if not saturated or (fate.done_at or 0.0) >= start]
-        jct = np.array([(fate.done_at or 0.0) - fate.visible_since for fate in done])
-        queue = np.array([(fate.first_start or 0.0) - fate.visible_since for fate in done])
-        waits = np.array(self.waits)
+        jct = np.array([(fate.done_at or 0.0) - fate.visible_since for fate in done] or [0.0])
+        queue = np.array([(fate.first_start or 0.0) - fate.visible_since for fate in done] or [0.0])
+        waits = np.array(self.waits or [0.0])
         return {
             "useful_gpu_hours": self.useful / 3600,
             "idle_gpu_hours": idle / 3600,
             "oracle_gpu_hours": oracle / 3600,
-            "useful_over_oracle": self.useful / oracle,
-            "lost_share": self.lost / work,
-            "restart_share": self.restart / work,
-            "unfilled_share": self.unfilled / idle,
-            "held_share": self.held / idle,
+            "useful_over_oracle": _over(self.useful, oracle),
+            "lost_share": _over(self.lost, work),
+            "restart_share": _over(self.restart, work),
+            "unfilled_share": _over(self.unfilled, idle),
+            "held_share": _over(self.held, idle),
             "preemptions": self.preemptions,
-            "preemptions_per_1000_gpu_hours": self.preemptions / (self.useful / 3.6e6),
-            "scale_ups": len(waits),
+            "preemptions_per_1000_gpu_hours": _over(self.preemptions, self.useful / 3.6e6),
+            "scale_ups": len(self.waits),
             "scale_ups_waited_share": _mean(waits > 0),
             "scale_up_wait_mean_s": _mean(waits),
             "scale_up_wait_p99_s": _percentile(waits, 99),
             "scale_up_wait_max_s": _percentile(waits, 100),
             "jobs_done": len(in_time),
-            "jobs_done_share": len(done) / len(world.fates) if world.fates else 0.0,
+            "jobs_done_share": _over(len(done), len(world.fates)) if world.fates else 0.0,
             "jct_mean_h": _mean(jct) / 3600,
             "jct_p90_h": _percentile(jct, 90) / 3600,
             "queue_mean_h": _mean(queue) / 3600,
@@ -116,3 +118,8 @@ def _mean(values: NDArray[Any]) -> float:
 
 def _percentile(values: NDArray[Any], percent: float) -> float:
     return float(np.percentile(values, percent)) if len(values) else 0.0
+
+
+def _over(part: float, whole: float) -> float:
+    """A share; 0 of nothing."""
+    return part / whole if whole else 0.0

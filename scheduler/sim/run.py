@@ -14,8 +14,12 @@ from scheduler.sim.world import World
 STEP_S = 10
 
 
-def run(scenario: Scenario, tell: Callable[[float, str, Mapping[str, Any]], None] | None = None) -> Mapping[str, Any]:
-    """The figures; `tell` hears every event."""
+def run(
+    scenario: Scenario,
+    tell: Callable[[float, str, Mapping[str, Any]], None] | None = None,
+    watch: Callable[[float, int], None] | None = None,
+) -> Mapping[str, Any]:
+    """The figures; `tell` hears every event, `watch` after each turn how many free GPUs are kept back from then on."""
     seen = files.traffic(scenario.demand)
     books = Books(scenario)
 
@@ -28,7 +32,7 @@ def run(scenario: Scenario, tell: Callable[[float, str, Mapping[str, Any]], None
     brain = lend.Lend(world, scenario.policy)
     forecaster = Forecaster(brain.services, scenario.policy)
     loads = seen.load.tolist()
-    gpus = scenario.services[0].gpus_per_replica
+    gpus = max(one.gpus_per_replica for one in scenario.services)
     wants = seen.wanted.tolist()
     first = int(scenario.start_s // STEP_S)
     before: list[int] = []
@@ -41,6 +45,9 @@ def run(scenario: Scenario, tell: Callable[[float, str, Mapping[str, Any]], None
         forecaster.learn(step * STEP_S, loads[step], wants[step])
         soon = forecaster.soon() if scenario.policy.reserve_slots == 0 else ()
         brain.turn(soon)
-        books.idle_time(world, max(len(soon), scenario.policy.reserve_slots) * gpus, STEP_S)
+        kept = min(max(sum(one.gpus for one in soon), scenario.policy.reserve_slots * gpus), sum(world.free.values()))
+        books.idle_time(world, kept, STEP_S)
+        if watch is not None:
+            watch(world.now, kept)
     world.advance(scenario.end_s)
     return dict(books.close(world, seen)) | {"turns": brain.turns, "plans": brain.plans}
