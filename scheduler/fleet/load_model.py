@@ -62,7 +62,8 @@ class LoadModel:
         self._made.append((loads, changes, self.guess, self.spread))
         self._seen += 1
         if self._seen % _REFIT == 0 and self._seen >= _WARM:
-            self._weights = np.linalg.solve(self._moments, self._products[:, :, None])[:, :, 0]
+            solved = np.linalg.solve(self._moments, self._products[:, :, None])
+            self._weights = solved[:, :, 0].astype(np.float64)
             self._tail = _survival(self._errors)
 
     def _judge(self, made: tuple[Floats, Floats, Floats, Floats], loads: Floats) -> None:
