@@ -68,7 +68,8 @@ class Policy:
     restart_s: float = 120.0  # expected cost of starting a task again, against lost work, when victims are chosen
     min_run_s: float = 60.0  # a run younger than this is a victim only if nothing else frees enough
     open_node_gpu_s: float = 14_400.0  # price, in GPU-seconds, of putting a replica on a node that has none
-    move_after_s: float = 600.0  # a replica that came so lately is not moved
+    move_after_s: float = 600.0  # a replica or a run that came so lately is not moved
+    gather_s: float = 600.0  # a move of runs must pay for itself within so long, by the GPUs that it puts to use
     failures_unseen: int = 3  # endings like a preemption that nobody asked for, before a task counts as failed
 
     # Approval

@@ -12,11 +12,12 @@ from scheduler.fleet.seats import Missing
 from scheduler.fleet.services import Mode
 from scheduler.jobs.waits import WaitReason
 from scheduler.planning import reclaim
+from scheduler.planning.gather import gather
 from scheduler.planning.moves import moves
 from scheduler.planning.placement import Room
 from scheduler.planning.plan import Move, Plan, Release, ScaleDown, ScaleUp, TakeBack, TaskWait
 from scheduler.planning.reclaim import Candidate, Seat, Victim
-from scheduler.planning.snapshot import Lease, Snapshot
+from scheduler.planning.snapshot import Lease, Snapshot, WaitingTask
 from scheduler.planning.starts import starts
 from scheduler.policy import Policy
 
@@ -35,7 +36,11 @@ def plan(snapshot: Snapshot, policy: Policy) -> Plan:
     ups = _scale_up(seating)
     room = _room(snapshot, ground, left)
     releases, waits = _start(snapshot, room, seating, policy)
-    shifts = _move(snapshot, pool, room, seating, waits, policy)
+    shifts: tuple[Move, ...] = ()
+    if not take_backs and not seating.unseated and snapshot.lending_open:
+        short = _short(snapshot, waits)
+        shifts = moves(pool, snapshot.services, short, room.free, policy)
+        take_backs = () if shifts else _gather(snapshot, ground, short, room.free, policy)
 
     return Plan(at=snapshot.now, actions=(*take_backs, *downs, *ups, *releases, *shifts), waits=waits)
 
@@ -235,15 +240,28 @@ def _start(
     return starts(snapshot, room, kept, service_waits, policy)
 
 
-def _move(
-    snapshot: Snapshot, pool: Pool, room: Room, seating: _Seating, waits: Sequence[TaskWait], policy: Policy
-) -> tuple[Move, ...]:
-    """Only while no replica waits: a move takes GPUs twice for a while."""
-    if seating.unseated or not snapshot.lending_open:
+def _short(snapshot: Snapshot, waits: Sequence[TaskWait]) -> list[WaitingTask]:
+    """Tasks that only lack GPUs, in the order of the queue."""
+    tasks = {(task.job, task.task): task for task in snapshot.waiting}
+    return [tasks[one.job, one.task] for one in waits if one.wait.reason is WaitReason.GPUS]
+
+
+def _gather(
+    snapshot: Snapshot, ground: _Ground, short: Sequence[WaitingTask], left: Mapping[str, int], policy: Policy
+) -> tuple[TakeBack, ...]:
+    """Runs that go elsewhere for a task that needs their node; one task at a time."""
+    if not short or any(lease.stopping for lease in snapshot.leases):
         return ()
-    short = {(one.job, one.task) for one in waits if one.wait.reason is WaitReason.GPUS}
-    waiting = [task for task in snapshot.waiting if (task.job, task.task) in short]
-    return moves(pool, snapshot.services, waiting, room.free, policy)
+    candidates = [
+        reclaim.candidate(lease, ground.gains[lease.uid], policy, snapshot.now)
+        for lease in _movable(snapshot, ground)
+    ]
+    found = gather(candidates, short, left, policy, snapshot.now)
+    if found is None:
+        return ()
+    runs, task = found
+    why = f"it goes on elsewhere, so that job-{task.job} finds {task.gpus[-1]} GPUs on one node"
+    return tuple(replace(_take_back(run, "", why, policy), urgent=False) for run in runs)
 
 
 def _urgent(victim: Victim, gpus: int, policy: Policy) -> TakeBack:

@@ -81,6 +81,12 @@ def victims(
     return _with_services(seated, room, chosen, hosting)
 
 
+def fewest(candidates: Sequence[Candidate], node: str, gpus: int) -> Sequence[Candidate] | None:
+    """The cheapest runs that free so many GPUs of a node; None if there are none."""
+    found = _cheapest(candidates, node, gpus, 0.0)
+    return None if found is None else found[1]
+
+
 class _Search:
     """One replica after the other takes the cheapest node, given what the ones before it freed."""
 
