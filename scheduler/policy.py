@@ -64,7 +64,7 @@ class Policy:
 
     # Stopping jobs
     grace_s: float = 60.0  # between SIGTERM and SIGKILL
-    early_grace_s: float = 60.0  # the most that a run gets to save if no replica waits for its GPUs yet
+    early_grace_s: float = 90.0  # the most that a run gets to save if no replica waits for its GPUs yet
     restart_s: float = 120.0  # expected cost of starting a task again, against lost work, when victims are chosen
     min_run_s: float = 60.0  # a run younger than this is a victim only if nothing else frees enough
     open_node_gpu_s: float = 14_400.0  # price, in GPU-seconds, of putting a replica on a node that has none

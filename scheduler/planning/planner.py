@@ -120,17 +120,18 @@ def _hand_back(
     snapshot: Snapshot, ground: _Ground, seating: _Seating, policy: Policy
 ) -> tuple[tuple[TakeBack, ...], Mapping[str, int]]:
     """Who ends, for replicas that wait and then for those that are wanted soon; and the free GPUs that this leaves."""
-    candidates = [
-        reclaim.candidate(lease, ground.gains[lease.uid], policy, snapshot.now) for lease in _movable(snapshot, ground)
-    ]
     if not snapshot.lending_open:
         why = "the hours in which GPUs may be lent are over"
-        ordered = sorted(candidates, key=lambda candidate: candidate.lease.uid)
+        ordered = sorted(_candidates(snapshot, ground, policy), key=lambda candidate: candidate.lease.uid)
         return tuple(_take_back(candidate, "", why, policy) for candidate in ordered), seating.left
     room = Counter(seating.left)
     room.update(ground.coming)
     now_seats = _not_settling(seating)
-    urgent = reclaim.victims(now_seats, room, candidates, ground.hosting, policy)
+    urgent = (
+        reclaim.victims(now_seats, room, _candidates(snapshot, ground, policy), ground.hosting, policy)
+        if now_seats
+        else ()
+    )
     gpus = {service.service: service.gpus for service in seating.lacking}
     found = [_urgent(victim, gpus[victim.service], policy) for victim in urgent]
     soon = _soon_seats(snapshot, policy)
@@ -144,14 +145,29 @@ def _hand_back(
         room.update(victim.candidate.gains)
     ended = {victim.candidate.lease.uid for victim in urgent}
     # Whoever has hardly begun is left alone as long as nobody really waits.
-    spare = [one for one in candidates if one.lease.uid not in ended and not one.young]
     wanted = [*now_seats, *unready]
+    spare = (
+        [
+            one
+            for one in _candidates(snapshot, ground, policy, urgent=False)
+            if one.lease.uid not in ended and not one.young
+        ]
+        if unready
+        else []
+    )
     early = reclaim.victims(wanted, room, spare, ground.hosting, policy)
     for victim in early:
         room.update(victim.candidate.gains)
     whys = {one.service: one.why for one in sorted(snapshot.soon, key=lambda one: (one.chance, one.why))}
     found += [_early(victim, whys.get(victim.service, ""), policy) for victim in early]
     return tuple(found), _left_beside(free, room, wanted, ground.hosting)
+
+
+def _candidates(snapshot: Snapshot, ground: _Ground, policy: Policy, *, urgent: bool = True) -> list[Candidate]:
+    return [
+        reclaim.candidate(lease, ground.gains[lease.uid], policy, snapshot.now, urgent=urgent)
+        for lease in _movable(snapshot, ground)
+    ]
 
 
 def _soon_seats(snapshot: Snapshot, policy: Policy) -> list[Seat]:
@@ -252,16 +268,13 @@ def _gather(
     """Runs that go elsewhere for a task that needs their node; one task at a time."""
     if not short or any(lease.stopping for lease in snapshot.leases):
         return ()
-    candidates = [
-        reclaim.candidate(lease, ground.gains[lease.uid], policy, snapshot.now)
-        for lease in _movable(snapshot, ground)
-    ]
+    candidates = _candidates(snapshot, ground, policy, urgent=False)
     found = gather(candidates, short, left, policy, snapshot.now)
     if found is None:
         return ()
     runs, task = found
     why = f"it goes on elsewhere, so that job-{task.job} finds {task.gpus[-1]} GPUs on one node"
-    return tuple(replace(_take_back(run, "", why, policy), urgent=False) for run in runs)
+    return tuple(_at_leisure(_take_back(run, "", why, policy), run, policy) for run in runs)
 
 
 def _urgent(victim: Victim, gpus: int, policy: Policy) -> TakeBack:
@@ -271,9 +284,13 @@ def _urgent(victim: Victim, gpus: int, policy: Policy) -> TakeBack:
 
 
 def _early(victim: Victim, why: str, policy: Policy) -> TakeBack:
-    """Nobody waits yet, so that it gets the time that it needs to save."""
     action = _take_back(victim.candidate, victim.service, why or "a place for a replica is kept free", policy)
-    lease = victim.candidate.lease
+    return _at_leisure(action, victim.candidate, policy)
+
+
+def _at_leisure(action: TakeBack, candidate: Candidate, policy: Policy) -> TakeBack:
+    """Nobody waits yet, so that it gets the time that it needs to save."""
+    lease = candidate.lease
     needs_s = min(lease.save_s, policy.early_grace_s) if lease.can_save else 0.0
     return replace(action, grace_s=max(policy.grace_s, needs_s), urgent=False)
 

@@ -45,9 +45,11 @@ class Victim:
 _Price = tuple[int, float, int, tuple[str, ...]]  # young ones, GPU-seconds, runs, their uids
 
 
-def candidate(lease: Lease, gains: Mapping[str, int], policy: Policy, now: datetime) -> Candidate:
-    """What ending this run gives and costs."""
-    lost_s = _lost_s(lease, policy, now)
+def candidate(
+    lease: Lease, gains: Mapping[str, int], policy: Policy, now: datetime, *, urgent: bool = True
+) -> Candidate:
+    """What ending this run gives and costs; if it is not urgent, it gets more time to save."""
+    lost_s = _lost_s(lease, policy, now, policy.grace_s if urgent else max(policy.grace_s, policy.early_grace_s))
     wasted_s = lost_s + (lease.save_s if lease.can_save else 0.0) + policy.restart_s
     return Candidate(
         lease=lease,
@@ -227,9 +229,9 @@ def _price(runs: Sequence[Candidate], opening: float) -> _Price:
     )
 
 
-def _lost_s(lease: Lease, policy: Policy, now: datetime) -> float:
+def _lost_s(lease: Lease, policy: Policy, now: datetime, grace_s: float) -> float:
     """Seconds of work of each GPU that would be lost."""
-    if lease.can_save and lease.save_s <= policy.grace_s:
+    if lease.can_save and lease.save_s <= grace_s:
         return 0.0
     held_s = _held_s(lease, now)
     if lease.saved_at is not None:

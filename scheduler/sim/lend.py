@@ -68,7 +68,9 @@ class Lend:
         for action in decided.actions:
             match action:
                 case TakeBack():
-                    self._world.stop(int(action.job), urgent=action.urgent)
+                    job = int(action.job)
+                    hurried = action.urgent or action.grace_s < self._world.visible[job].save_s
+                    self._world.stop(job, urgent=hurried)
                 case Release():
                     self._world.start(
                         int(action.job), {self._numbers[name]: gpus for name, gpus in action.placement.items()}
