@@ -107,6 +107,7 @@ def _waiting_task(job: Job, task: Task, step: StepSpec, gated: Report | None) ->
         team=job.spec.team,
         estimate_s=left_s(job, task),
         can_save=job.spec.checkpoint is not None,
+        saves=job.spec.checkpoint is not None and job.spec.checkpoint.on_sigterm,
         preempted=task.state is TaskState.PREEMPTED,
         start_after=job.spec.start_after,
         deadline=job.spec.deadline,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice, takewhile
 
 from scheduler.fleet.windows import Window
 
@@ -36,8 +37,18 @@ class Room:
     a turn: what did not fit once does not fit later.
     """
 
-    def __init__(self, windows: Iterable[Window], free: Mapping[str, int], sizes: Mapping[str, int]) -> None:
-        """`windows` are open now; `free` by node: GPUs that nobody has or is about to get; `sizes`: of whole nodes."""
+    def __init__(
+        self,
+        windows: Iterable[Window],
+        free: Mapping[str, int],
+        sizes: Mapping[str, int],
+        hosting: Collection[str] = frozenset(),
+    ) -> None:
+        """`windows` are open now; `free` by node: GPUs that nobody has or is about to get; `sizes`: of whole nodes.
+
+        `hosting` are nodes on which replicas stand: their GPUs are wanted back first.
+        """
+        self._hosting = hosting
         self._sizes = sizes
         self._pieces = _pieces(windows, free)
         self._free = {node: sum(piece.gpus for piece in pieces) for node, pieces in self._pieces.items()}
@@ -56,16 +67,21 @@ class Room:
         """GPUs left to lend, by node."""
         return self._free
 
-    def place(self, gpus: int, nodes: int, outlast: datetime | None, *, open_whole: bool = True) -> Placement | None:
+    def place(
+        self, gpus: int, nodes: int, outlast: datetime | None, *, open_whole: bool = True, beside: bool = True
+    ) -> Placement | None:
         """Takes GPUs on so many different nodes; None, and nothing taken, if they are not there.
 
-        With `outlast`, only GPUs that probably stay idle until then; without `open_whole`, no node that is wholly free.
+        With `outlast`, only GPUs that probably stay idle until then; without `open_whole`, no node that is wholly free;
+        without `beside`, none on which a replica stands.
         """
         if not self.fits(gpus, nodes):
             return None
-        if not open_whole and all(shelf[0][0] for shelf in self._shelves[gpus:] if shelf):
-            return None  # partly used nodes stand first on each shelf
-        chosen = self._tightest(gpus, nodes) if outlast is None else self._lasting(gpus, nodes, outlast)
+        chosen = (
+            self._tightest(gpus, nodes, open_whole=open_whole, beside=beside)
+            if outlast is None
+            else self._lasting(gpus, nodes, outlast)
+        )
         if len(chosen) < nodes:
             return None
         taken = [piece for node in chosen for piece in self._take(node, gpus)]
@@ -100,10 +116,15 @@ class Room:
     def _place_on_shelf(self, node: str) -> tuple[bool, int, str]:
         return self._free[node] == self._sizes.get(node), self._rank[node], node
 
-    def _tightest(self, gpus: int, nodes: int) -> list[str]:
+    def _tightest(self, gpus: int, nodes: int, *, open_whole: bool, beside: bool) -> list[str]:
         chosen: list[str] = []
         for shelf in self._shelves[gpus:]:
-            chosen.extend(node for _, _, node in shelf[: nodes - len(chosen)])
+            fitting: Iterable[tuple[bool, int, str]] = shelf
+            if not beside:
+                fitting = (place for place in fitting if place[2] not in self._hosting)
+            if not open_whole:
+                fitting = takewhile(lambda place: not place[0], fitting)  # partly used nodes stand first
+            chosen.extend(node for _, _, node in islice(fitting, nodes - len(chosen)))
         return chosen
 
     def _lasting(self, gpus: int, nodes: int, outlast: datetime) -> list[str]:

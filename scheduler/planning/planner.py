@@ -245,7 +245,7 @@ def _scale_up(seating: _Seating) -> Iterator[ScaleUp]:
 
 def _room(snapshot: Snapshot, ground: _Ground, left: Mapping[str, int]) -> Room:
     open_now = [window for window in snapshot.windows if window.since <= snapshot.now < window.until]
-    return Room(open_now, left, ground.sizes)
+    return Room(open_now, left, ground.sizes, ground.hosting)
 
 
 def _start(

@@ -32,6 +32,7 @@ class WaitingTask:
     team: str = ""
     estimate_s: float | None = None  # what is probably left of it
     can_save: bool = True  # it checkpoints; one that cannot needs a window that outlasts its estimate
+    saves: bool = True  # it saves when asked to end; who does not stands where GPUs are wanted back last
     preempted: bool = False
     start_after: datetime | None = None
     deadline: datetime | None = None

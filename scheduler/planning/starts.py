@@ -30,17 +30,16 @@ def starts(
     """
     queue = sorted(snapshot.waiting, key=_Order(snapshot, policy))
     turn = _Turn(snapshot, queue, room, service_waits, policy)
-    releases: list[Release] = []
-    waits: list[tuple[WaitingTask, Wait | None]] = []
-    for task in queue:
-        outcome = turn.start(task)
-        if isinstance(outcome, Release):
-            releases.append(outcome)
-        else:
-            waits.append((task, outcome))
+    outcomes = [turn.start(task, beside=task.saves) for task in queue]
+    for number, task in enumerate(queue):
+        if outcomes[number] is None and not task.saves:
+            outcomes[number] = turn.start(task)  # nobody who saves wanted these GPUs
+    releases = [outcome for outcome in outcomes if isinstance(outcome, Release)]
     without = _WithoutGpus(snapshot, room, kept, releases, policy)
     return tuple(releases), tuple(
-        TaskWait(job=task.job, task=task.task, wait=wait or without.wait(task)) for task, wait in waits
+        TaskWait(job=task.job, task=task.task, wait=outcome or without.wait(task))
+        for task, outcome in zip(queue, outcomes, strict=True)
+        if not isinstance(outcome, Release)
     )
 
 
@@ -113,14 +112,14 @@ class _Turn:
         self._closed = None if snapshot.lending_open else Wait(reason=WaitReason.CALENDAR, earliest=snapshot.opens_at)
         self._gangs = self._gangs_that_wait(queue)
 
-    def start(self, task: WaitingTask) -> Release | Wait | None:
-        """The release; why not; or None if only GPUs are missing."""
+    def start(self, task: WaitingTask, *, beside: bool = True) -> Release | Wait | None:
+        """The release; why not; or None if only GPUs are missing. `beside`: also on nodes with replicas."""
         if task.uid is None:
             return reasons.PREPARING
         held_up = self._held_up(task)
         if held_up is not None:
             return held_up
-        placed = self._place(task) if task.gpus[0] > 0 else self._place_without_gpus()
+        placed = self._place(task, beside=beside) if task.gpus[0] > 0 else self._place_without_gpus()
         if placed is None or isinstance(placed, Wait):
             return placed
         nodes = placed.nodes if isinstance(placed, Placement) else placed
@@ -155,16 +154,18 @@ class _Turn:
         running, limit = self._teams[task.team], self._snapshot.team_gpus.get(task.team)
         return [gpus for gpus in task.gpus if limit is None or running + gpus * task.nodes <= limit]
 
-    def _place(self, task: WaitingTask) -> Placement | Wait | None:
+    def _place(self, task: WaitingTask, *, beside: bool) -> Placement | Wait | None:
         affordable = self._affordable(task)
         if not affordable:
             return reasons.team_budget(task, self._teams[task.team], self._snapshot.team_gpus[task.team])
         outlast = None if task.can_save else self._now + timedelta(seconds=self._must_last_s(task))
         gang = self._gang_before(task)
         for gpus in affordable:
-            placement = self._room.place(gpus, task.nodes, outlast, open_whole=gang is None)
+            placement = self._room.place(gpus, task.nodes, outlast, open_whole=gang is None, beside=beside)
             if placement is not None:
                 return placement
+        if not beside:
+            return None
         if gang is not None and self._room.fits(affordable[-1], task.nodes):
             return reasons.gang_first(gang)
         if outlast is not None and self._room.fits(affordable[-1], task.nodes):

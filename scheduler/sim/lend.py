@@ -193,6 +193,7 @@ def _task(job: SimJob, fate: Fate, world: World) -> WaitingTask:
         since=at(fate.visible_since),
         estimate_s=left,
         can_save=job.checkpoint_s is not None,
+        saves=job.saves_on_sigterm,
         preempted=fate.runs > 0,
     )
 
