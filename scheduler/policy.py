@@ -43,7 +43,7 @@ class Policy:
     unsure_confidence: float = 0.5  # of a window without a single day of history
 
     # Places kept free for replicas that are wanted soon
-    lead_s: float = 70.0  # from the decision to end a run until its GPUs are free: a turn, the grace, the release
+    lead_s: float = 80.0  # from the decision to end a run until its GPUs are free: a turn, the grace, the release
     autoscaler_tolerance: float = 0.1  # load above what is there by which an autoscaler asks for more (HPA's default)
     soon_chance: float = 0.01  # a place is kept at this chance, until the chances of a few days were seen
     soon_misses: float = 0.01  # share of replicas that may find no place, as judged by the last days
