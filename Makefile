@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SOURCES := bot scheduler demo tests
 
-.PHONY: help demo test check format lint types contracts bench chaos browser node-bolt screenshots cluster test-cluster test-node lock clean
+.PHONY: help demo test check format lint types contracts bench chaos browser node-bolt screenshots cluster test-cluster test-node test-prometheus lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -23,7 +23,7 @@ demo: $(READY) ## the story of one night on this computer; GPUJOB_DEMO_EXIT=1 en
 	$(BIN)/python -m demo
 
 test: $(READY) ## everything that needs only Python
-	$(BIN)/python -m pytest -n auto -m "not browser and not node_bolt and not cluster and not node"
+	$(BIN)/python -m pytest -n auto -m "not browser and not node_bolt and not cluster and not node and not prometheus"
 
 check: format lint types contracts test ## what every commit passes
 
@@ -65,6 +65,9 @@ test-cluster: $(READY) ## what only a real control plane can prove; starts it, a
 
 test-node: $(READY) ## one real node with containerd and kubelet (root, Debian)
 	$(BIN)/python -m pytest -m node -p no:randomly
+
+test-prometheus: $(READY) ## whatif against a real Prometheus with seven days of traffic (needs the package prometheus)
+	$(BIN)/python -m pytest -m prometheus -p no:randomly -s
 
 lock: ## requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --all-extras pyproject.toml -o requirements.lock

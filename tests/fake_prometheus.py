@@ -35,6 +35,9 @@ class FakePrometheus:
         self.questions: list[Mapping[str, str]] = []
         self.warnings: list[str] = []
         self.verbatim: dict[str, Any] | None = None  # this recorded answer, whatever is asked
+        self.recorded: Mapping[
+            str, str
+        ] = {}  # question (see `question`) -> body of a real answer; nothing else is known
         self.failures: list[tuple[int, str]] = []  # status and body of the next answers
         self.most_points = _MOST_POINTS  # more than so many at once are refused as too much work (422)
         self.authorization = ""  # of the header; with one, others are turned away
@@ -80,6 +83,9 @@ class FakePrometheus:
                 return self.failures.pop(0)
         if self.authorization and authorization != self.authorization:
             return 401, "Unauthorized"
+        if self.recorded:
+            body = self.recorded.get(question(path, form))
+            return (200, body) if body else (404, f"not recorded: {question(path, form)}")
         if self.verbatim is not None:
             return self.verbatim["http_status"], json.dumps(self.verbatim["body"])
         if path.endswith("query_range"):
@@ -149,6 +155,11 @@ class FakePrometheus:
                 if values:
                     stamps = [(at, scraped if match[1] else value) for at, (scraped, value) in values]
                     yield labels, stamps
+
+
+def question(path: str, form: Mapping[str, str]) -> str:
+    """A question as the key of a recorded answer."""
+    return json.dumps([path.rpartition("/api/v1/")[2], sorted(form.items())])
 
 
 def _fits(labels: Mapping[str, str], name: str, how: str, text: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from scheduler.cli import asking, serving, showing
+from scheduler.cli import asking, serving, showing, whatif
 from scheduler.cli.say import OUTSIDE, WRONG_USE, Say
 from scheduler.configfile import load
 from scheduler.errors import BadInput, Unavailable
@@ -128,6 +128,7 @@ def _add_showing(add: Add) -> None:
     report = add("report", showing.report, "jobs, GPU-hours and money by month")
     report.add_argument("--month", metavar="YYYY-MM", help="one month only")
     report.add_argument("--csv", type=Path, metavar="FILE", help="also as CSV")
+    whatif.add_options(add("whatif", whatif.whatif, "what would have been harvested from what the services really did"))
     audit = add("audit", showing.audit, "who decided what")
     audit.add_argument("--limit", type=_count, default=50)
     listing = add("list", showing.jobs, "jobs, newest first")

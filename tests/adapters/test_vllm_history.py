@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.adapters.vllm import Access, PrometheusHistory
-from scheduler.adapters.vllm.history import UP, Piece
+from scheduler.adapters.vllm.history import SAMPLES, UP, Piece
 from scheduler.adapters.vllm.names import GENERATION_TOKENS, RUNNING
 from scheduler.adapters.vllm.prometheus_api import OPEN
 from scheduler.errors import Unavailable
@@ -103,7 +103,28 @@ def test_gauges_come_as_means_and_counters_as_rates(prometheus: FakePrometheus):
 
     assert {value for _, value in points(got, RUNNING)} == {2.0}
     assert {round(value, 6) for _, value in points(got, GENERATION_TOKENS)} == {20.0}
-    assert {value for _, value in points(got, UP)} == {1.0}
+
+
+def test_samples_are_counted_so_that_replicas_that_come_or_go_are_known(prometheus: FakePrometheus):
+    scraped(prometheus, 1)
+
+    with reading(prometheus.url) as history:
+        got = pieces(history, 2)
+
+    counted = points(got, SAMPLES)
+    assert got[0].expected == 2
+    assert {value for at, value in counted if at <= T0 + 3600} == {2.0}
+    assert counted[-1] == (T0 + 3600, 2.0)
+    assert points(got, UP) == counted
+
+
+@pytest.mark.parametrize(("each", "told"), [(10, 10.0), (25, 25.0), (60, 60.0), (120, 120.0)])
+def test_the_scrape_interval_is_found(prometheus: FakePrometheus, each: int, told: float):
+    for second in range(0, 3601, each):
+        prometheus.scrape(after(second), "vllm:num_requests_running 1\n", **POD)
+
+    with reading(prometheus.url) as history:
+        assert history.find(T0, T0 + 3600).scrape_s == told
 
 
 def test_vllm_r34_pieces_join_without_gap_or_repeat_and_none_is_too_long(prometheus: FakePrometheus):

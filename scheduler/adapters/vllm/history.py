@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -21,12 +22,15 @@ from scheduler.errors import Unavailable
 
 UP = "up"
 _T = TypeVar("_T")
+SAMPLES = "samples"  # how many of RUNNING there were in the window
 GAUGES = (names.RUNNING, names.WAITING)
 COUNTERS = (names.GENERATION_TOKENS, names.PROMPT_TOKENS)
 
 _PIECE_S = 86_400.0  # of the first questions; a Prometheus that finds it too much is asked for less
 _LEAST_POINTS = 30  # a piece of so few points is not cut again
 _LARGEST_PIECE = 16_000_000  # bytes of one answer
+_USUAL_S = (5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0)  # between scrapes
+_LOOKS = 48  # at how often replicas are scraped
 _TRIES = 4
 _PAUSE_S = 1.0  # before the second try; doubles
 _NEAREST = 5
@@ -38,12 +42,14 @@ _NO_USE = (400, 401, 403, 404)  # asking again changes nothing
 class Piece:
     """What was read of one stretch: by name, one line for each series of each replica.
 
-    Values of gauges are means over the window before their time, those of counters rates a second; NaN as it comes.
+    Values of gauges are means over the window before their time, those of counters rates a second, those of UP and
+    SAMPLES numbers of samples in the window; NaN as it comes.
     """
 
     start: float  # unix time of the first point
     end: float  # of the last
-    lines: Mapping[str, Sequence[Line]]  # by `UP` and the names of GAUGES and COUNTERS, without prefix
+    lines: Mapping[str, Sequence[Line]]  # by UP, SAMPLES and the names of GAUGES and COUNTERS, without prefix
+    expected: float = 1.0  # samples of UP and SAMPLES that a replica has which was there all the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +104,8 @@ class PrometheusHistory:
         Raises:
             Unavailable: no answer after several tries, or an error.
         """
-        questions = self._questions(found, step)
+        expected = _samples(found.scrape_s, step)
+        questions = self._questions(found, step, expected)
         points = max(1, min(int(_PIECE_S / step), MOST_POINTS))
         at = start
         while at <= end:
@@ -110,7 +117,7 @@ class PrometheusHistory:
                     raise
                 points = max(points // 2, _LEAST_POINTS)
                 continue
-            yield Piece(start=at, end=last, lines=lines)
+            yield Piece(start=at, end=last, lines=lines, expected=expected)
             at = last + step
 
     def close(self) -> None:
@@ -120,14 +127,14 @@ class PrometheusHistory:
     def _of(self, name: str) -> str:
         return f"{name}{{{self._selector}}}"
 
-    def _questions(self, found: Found, step: float) -> Mapping[str, str]:
-        # Windows hold what happened between two points. Two samples at least make a rate, four a steady one; one and
-        # a half intervals hold a sample even if the scrape is late.
-        mean_s = round(max(step, 1.5 * found.scrape_s))
+    def _questions(self, found: Found, step: float, samples: int) -> Mapping[str, str]:
+        # Windows hold what happened between two points. Two samples at least make a rate, four a steady one.
+        mean_s = round(samples * found.scrape_s) if found.scrape_s else round(step)
         rate_s = round(max(step, 4 * found.scrape_s))
         every = {
             **{name: ("avg_over_time", name, mean_s) for name in GAUGES},
             **{name: ("rate", name, rate_s) for name in COUNTERS},
+            SAMPLES: ("count_over_time", names.RUNNING, mean_s),
         }
         questions = {
             name: " or ".join(f"{how}({self._of(prefix + bare)}[{window}s])" for prefix in found.prefixes)
@@ -137,17 +144,19 @@ class PrometheusHistory:
             # Of other jobs `up` tells nothing: a large cluster has thousands of targets.
             jobs = "|".join(_escaped(job) for job in found.jobs)
             more = f",{self._selector}" if self._selector else ""
-            questions[UP] = f'max_over_time({UP}{{job=~"{jobs}"{more}}}[{mean_s}s])'
+            # A scrape that failed is a sample of `up` too: the replica was there.
+            questions[UP] = f'count_over_time({UP}{{job=~"{jobs}"{more}}}[{mean_s}s])'
         return questions
 
     def _scrape_s(self, prefixes: Sequence[str], start: float, end: float) -> float:
-        """Of each scrape job its most frequent replica, and of these the slowest; looked at once a day."""
+        """Of each scrape job its most frequent replica, and of these the slowest; looked at now and then."""
         query = " or ".join(f"count_over_time({self._of(prefix + names.RUNNING)}[1h])" for prefix in prefixes)
         best: dict[str, float] = {}
-        for line in self._lines(query, start + (end - start) % 86_400, end, 86_400.0):
+        each = max(3600.0, (end - start) / _LOOKS)
+        for line in self._lines(query, start + each, end, each):
             job = line.labels.get("job", "")
             best[job] = max(best.get(job, 0.0), max((count for _, count in line.values), default=0.0))
-        return max((3600 / count for count in best.values() if count > 0), default=0.0)
+        return max((_interval(count) for count in best.values() if count > 0), default=0.0)
 
     def _lines(self, query: str, start: float, end: float, step: float) -> tuple[Line, ...]:
         answer = self._tried(lambda: self._api.part(query, start, end, step))
@@ -165,6 +174,17 @@ class PrometheusHistory:
                 pass
             self._pause(_PAUSE_S * 2**trial)
         return ask()
+
+
+def _interval(samples_an_hour: float) -> float:
+    """Seconds between scrapes. An hour may hold one sample more than it has intervals."""
+    seconds = 3600 / samples_an_hour
+    return next((usual for usual in _USUAL_S if abs(seconds - usual) <= 0.04 * usual), float(round(seconds)))
+
+
+def _samples(scrape_s: float, step: float) -> int:
+    """How many a window holds: whole scrapes, so that each replica has as many, and two, so that a late one is in."""
+    return max(2, math.ceil(step / scrape_s)) if scrape_s else 1
 
 
 def _is_too_much(error: Unavailable) -> bool:
