@@ -46,7 +46,7 @@ class Policy:
     lead_s: float = 80.0  # from the decision to end a run until its GPUs are free: a turn, the grace, the release
     autoscaler_tolerance: float = 0.1  # load above what is there by which an autoscaler asks for more (HPA's default)
     soon_chance: float = 0.01  # a place is kept at this chance, until the chances of a few days were seen
-    soon_misses: float = 0.01  # share of replicas that may find no place, as judged by the last days
+    soon_misses: float = 0.007  # share of replicas that may find no place, as judged by the last days
     soon_release: float = 0.1  # a place is let go once its chance is below this part of the threshold
     soon_hold_s: float = 120.0  # and stayed below the threshold for so long
 
@@ -54,19 +54,18 @@ class Policy:
     node_tasks: int = 16  # tasks without GPUs that run at once, over all nodes
     start_s: float = 60.0  # a run whose gate cannot be opened for so long gets another chance elsewhere
     image_s: float = 1800.0  # a run whose gate is open, and that does not say why it does not begin: its image is big
-    ageing: float = 0.5  # seconds of its estimate that a task is forgiven for each second it waits; 0: shortest first
+    resume_s: float = 3600.0  # seconds of its estimate that a task is forgiven that was preempted
+    ageing: float = 0.1  # seconds of its estimate that a task is forgiven for each second it waits; 0: shortest first
     unknown_estimate_s: float = 14_400.0  # taken for the estimate of a task that gives none
     fair_share_s: float = 14_400.0  # by so much longer counts a task of a team that had all GPUs of the last days
-    gang_patience_s: float = (
-        3600.0  # a task of whole nodes that waited for so long goes first, the largest before others
-    )
+    gang_patience_s: float = 900.0  # a task of whole nodes that waited so long goes first, the largest before others
     queue_depth_reason: int = 3  # jobs named in "waits behind .."
 
     # Stopping jobs
     grace_s: float = 60.0  # between SIGTERM and SIGKILL
     early_grace_s: float = 90.0  # the most that a run gets to save if no replica waits for its GPUs yet
     restart_s: float = 120.0  # expected cost of starting a task again, against lost work, when victims are chosen
-    min_run_s: float = 60.0  # a run younger than this is a victim only if nothing else frees enough
+    min_run_s: float = 300.0  # a younger run is stopped only for a replica that waits, if nothing else will do
     open_node_gpu_s: float = 14_400.0  # price, in GPU-seconds, of putting a replica on a node that has none
     move_after_s: float = 600.0  # a replica or a run that came so lately is not moved
     gather_s: float = 600.0  # a move of runs must pay for itself within so long, by the GPUs that it puts to use

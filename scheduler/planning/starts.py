@@ -56,14 +56,13 @@ class _Order:
         self._whole = max((node.gpus for node in snapshot.pool.nodes), default=0)
         self._patient_since = snapshot.now - timedelta(seconds=policy.gang_patience_s)
 
-    def __call__(self, task: WaitingTask) -> tuple[int, bool, datetime, int, float, datetime, int, str, int, str]:
+    def __call__(self, task: WaitingTask) -> tuple[int, datetime, int, float, datetime, int, str, int, str]:
         # "sft-10" comes after "sft-9": the number at the end counts as a number.
         digits = "".join(takewhile(str.isdecimal, reversed(task.task)))[::-1]
         gpus = task.gpus[0] * task.nodes
         starves = gpus >= self._whole > 0 and task.since <= self._patient_since
         return (
             _PRIORITY[task.priority],
-            not task.preempted,
             task.deadline or _NEVER,
             -gpus if starves else 0,
             self._length(task),
@@ -78,7 +77,8 @@ class _Order:
         policy = self._policy
         estimate = policy.unknown_estimate_s if task.estimate_s is None else task.estimate_s
         share = self._snapshot.team_shares.get(task.team, 0.0)
-        return estimate + share * policy.fair_share_s + task.submitted_at.timestamp() * policy.ageing
+        forgiven = policy.resume_s if task.preempted else 0.0
+        return estimate - forgiven + share * policy.fair_share_s + task.submitted_at.timestamp() * policy.ageing
 
 
 class _Turn:

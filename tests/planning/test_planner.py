@@ -117,11 +117,11 @@ def test_a_gang_starts_on_different_nodes_or_not_at_all():
     assert wait_of(decided(a_snapshot(three, waiting=[larger]))).short_by == 4
 
 
-def test_the_queue_goes_by_priority_then_who_ran_before_then_deadline_then_age():
+def test_the_queue_goes_by_priority_then_deadline_then_who_ran_before_then_age():
     pool = a_pool("node-1: 8 idle")
     waiting = [
         a_task("young", job=6, gpus=1, submitted_at=NOW - minutes(1)),
-        a_task("old", job=5, gpus=1, submitted_at=NOW - hours(50)),
+        a_task("old", job=5, gpus=1, submitted_at=NOW - hours(5)),
         a_task("due", job=4, gpus=1, deadline=NOW + hours(9)),
         a_task("ran", job=3, gpus=1, preempted=True, submitted_at=NOW),
         a_task("low", job=2, gpus=1, priority=Priority.LOW, preempted=True),
@@ -130,18 +130,25 @@ def test_the_queue_goes_by_priority_then_who_ran_before_then_deadline_then_age()
 
     answer = decided(a_snapshot(pool, waiting=waiting))
 
-    assert [task for task, _ in starts(answer)] == ["high", "ran", "due", "old", "young", "low"]
+    assert [task for task, _ in starts(answer)] == ["high", "due", "ran", "old", "young", "low"]
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         (a_task("short", estimate_s=600, submitted_at=NOW), a_task("long", job=2, estimate_s=36_000)),
-        (a_task("old", estimate_s=36_000, submitted_at=NOW - hours(30)), a_task("short", job=2, estimate_s=600)),
+        (a_task("old", estimate_s=7200, submitted_at=NOW - hours(30)), a_task("short", job=2, estimate_s=600)),
+        (a_task("ran", job=3, estimate_s=4000, preempted=True), a_task("short", job=2, estimate_s=600)),
         (a_task("poor", job=3, team="vision", estimate_s=600), a_task("rich", job=2, team="nlp", estimate_s=600)),
         (a_task("gang", job=3, gpus=8, estimate_s=90_000), a_task("short", job=2, estimate_s=600)),
     ],
-    ids=["shortest first", "age makes up for length", "teams that had less", "a gang that waited long"],
+    ids=[
+        "shortest first",
+        "age makes up for length",
+        "who was preempted",
+        "teams that had less",
+        "a gang that waited long",
+    ],
 )
 def test_the_queue_serves_the_short_the_old_and_those_who_had_least(before, after):
     answer = decided(a_snapshot(a_pool("node-1: 8 chat"), waiting=[after, before], team_shares={"nlp": 1.0}))
@@ -672,6 +679,13 @@ def test_a_snapshot_that_cannot_be_is_refused(fields):
         a_snapshot(a_pool("node-1: 8 idle"), **fields)
 
 
+SOON = Soon(service="chat", gpus=4, chance=0.4, why="chat is at 3.2 of 3.3")
+
+
+def early(answer: Plan) -> list[tuple[str, bool, float]]:
+    return [(one.uid, one.urgent, one.grace_s) for one in answer.actions if isinstance(one, TakeBack)]
+
+
 # Whole nodes for tasks that need them
 
 
@@ -717,13 +731,71 @@ def test_a_replica_that_stands_alone_moves_so_that_its_node_comes_free_whole():
     assert moved(decided(replace(snapshot, pool=replace(pool, replicas=(*pool.replicas, a_pending_replica()))))) == []
 
 
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [({}, ["u-1"]), ({"gather_s": 10.0}, []), ({"move_after_s": hours(2).total_seconds()}, [])],
+    ids=["it pays", "it does not pay soon enough", "it came too lately"],
+)
+def test_a_run_goes_elsewhere_so_that_a_task_finds_its_gpus_on_one_node(policy, expected):
+    pool = a_pool("node-1: 4 run:u-1, 4 idle", "node-2: 4 chat, 4 idle", "node-3: 8 run:u-3")
+    leases = [a_lease("u-1", save_s=30), a_lease("u-3", "node-3: 8", save_s=30)]
+
+    answer = decided(a_snapshot(pool, leases=leases, waiting=[a_task(gpus=8, job=5)]), replace(POLICY, **policy))
+
+    assert [(uid, urgent) for uid, urgent, _ in early(answer)] == [(uid, False) for uid in expected]
+    if expected:
+        (action,) = answer.actions
+        assert action.why == "it goes on elsewhere, so that job-5 finds 8 GPUs on one node"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"soon": [Soon(service="chat", gpus=4, chance=0.4, why="chat grows")]},
+        {"waiting": [a_task(gpus=8, nodes=3)]},
+        {"waiting": [a_task(gpus=4), a_task("b", gpus=4), a_task("c", gpus=8)]},
+    ],
+    ids=["a place is kept", "one node is not enough", "small tasks take the gaps"],
+)
+def test_nobody_goes_elsewhere_for_nothing(fields):
+    pool = a_pool("node-1: 4 run:u-1, 4 idle", "node-2: 4 chat, 4 idle")
+    given = {"waiting": [a_task(gpus=8)], "services": [a_service()]} | fields
+
+    assert early(decided(a_snapshot(pool, leases=[a_lease("u-1", save_s=30)], **given))) == []
+
+
+def test_a_task_that_does_not_save_stands_where_gpus_are_wanted_back_last():
+    pool = a_pool("node-1: 4 chat, 4 idle", "node-2: 4 run:u-2, 4 idle")
+    deaf = a_task("deaf", job=1, gpus=4, saves=False)
+    leases = [a_lease("u-2", "node-2: 4")]
+
+    alone = decided(a_snapshot(pool, leases=leases, waiting=[deaf]))
+    both = decided(a_snapshot(pool, leases=leases, waiting=[deaf, a_task("saves", job=2, gpus=4)]))
+    one_gap = a_pool("node-1: 4 chat, 4 idle", "node-2: 8 run:u-2")
+    first = decided(
+        a_snapshot(
+            one_gap,
+            leases=[a_lease("u-2", "node-2: 8")],
+            waiting=[deaf, a_task("saves", job=2, gpus=4)],
+        )
+    )
+
+    assert starts(alone) == [("deaf", {"node-2": 4})]
+    assert sorted(starts(both)) == [("deaf", {"node-2": 4}), ("saves", {"node-1": 4})]
+    assert starts(first) == [("saves", {"node-1": 4})]
+
+
+def test_a_run_that_has_time_to_save_is_priced_by_what_it_then_keeps():
+    pool = a_pool("node-1: 4 chat, 4 run:slow", "node-2: 4 chat, 4 run:deaf")
+    leases = [
+        a_lease("slow", save_s=80, every_s=3600.0),
+        a_lease("deaf", "node-2: 4", can_save=False, every_s=3600.0, saved_at=NOW - minutes(20)),
+    ]
+
+    assert early(decided(a_snapshot(pool, soon=[SOON], leases=leases))) == [("slow", False, 80)]
+
+
 # Places for replicas that are wanted soon
-
-SOON = Soon(service="chat", gpus=4, chance=0.4, why="chat is at 3.2 of 3.3")
-
-
-def early(answer: Plan) -> list[tuple[str, bool, float]]:
-    return [(one.uid, one.urgent, one.grace_s) for one in answer.actions if isinstance(one, TakeBack)]
 
 
 def test_free_gpus_are_kept_for_a_replica_that_is_wanted_soon():
