@@ -16,6 +16,7 @@ from scheduler.sim.whatif_services import KnownService
 
 TICK_S = 10
 CARRIED_S = 300  # over gaps up to this the last value is taken, as Prometheus itself does
+_ROUNDING = 0.01  # replicas
 _SYNC_TICKS = 3  # the autoscaler looks every 30 s
 
 # Of a HorizontalPodAutoscaler with its defaults (shared/reference/harvest.md 2): scale-down waits for five minutes.
@@ -120,6 +121,22 @@ def between(values: Row, each: int) -> Row:
     return np.interp(ticks, np.arange(len(values)), values)
 
 
+def placed(there: Row, mean: Row, each: int) -> NDArray[np.int64]:
+    """Replicas each tick. In a step in which some came, or some went, they do so at the time that the mean tells."""
+    ticks = np.repeat(there, each).astype(np.int64).reshape(-1, each)
+    before = np.concatenate((there[:1], there[:-1]))
+    after = np.concatenate((there[1:], there[-1:]))
+    for step in np.flatnonzero(np.nan_to_num(there - mean) > _ROUNDING):
+        came, went = there[step] - before[step], there[step] - after[step]
+        if came > 0 >= went:
+            late = min(each, round(each * (there[step] - mean[step]) / came))
+            ticks[step, :late] = before[step]
+        elif went > 0 >= came:
+            early = min(each, round(each * (there[step] - mean[step]) / went))
+            ticks[step, each - early :] = after[step]
+    return ticks.reshape(-1)
+
+
 def _wanting(seen: Seen, blind: Flags, each: int, step: float, replicas: Replicas, default_gpus: int) -> Wanting:
     there, missing = _known(seen, blind, step)
     most_seen = int(np.nanmax(there, initial=0.0))
@@ -127,7 +144,7 @@ def _wanting(seen: Seen, blind: Flags, each: int, step: float, replicas: Replica
     most = max(seen.service.max_replicas or 1, most_seen, least)
     how = _how(seen.service, there, replicas)
     load = between(_filled(np.where(missing, np.nan, seen.load)), each)
-    held = np.repeat(np.where(missing, most, np.nan_to_num(there)), each).astype(np.int64)
+    held = placed(np.where(missing, most, np.nan_to_num(there)), np.where(missing, np.nan, seen.mean), each)
     wanted = held
     if how is Replicas.NEEDED:
         # Of replicas that cannot be read nobody knows what they serve; and none is needed where no service was.

@@ -32,7 +32,8 @@ class Seen:
     """One service on the grid. NaN where nothing is known."""
 
     service: KnownService
-    there: Row  # replicas
+    there: Row  # replicas, each that was there for a part of the step
+    mean: Row  # the same, each by its part; as `there` where that is not known
     unread: NDArray[np.int64]  # of these, replicas whose load could not be read
     load: Row  # replicas that the load fills to the target, of those that could be read
     capacity: float | None  # work per second of a full replica, if one was seen full; decode tokens
@@ -55,6 +56,7 @@ class _Sums:
     """Of one service, over its replicas."""
 
     there: Row
+    mean: Row
     unread: NDArray[np.int64]
     requests: Row
     work: Row
@@ -90,7 +92,7 @@ class Observations:
             if self._is_replica(line.labels):
                 sheet.note(UP, line)
         for service, keys in self._by_service(sheet.replicas()).items():
-            self._add(service, keys, sheet, slice(first, first + count))
+            self._add(service, keys, sheet, slice(first, first + count), exact=abs(piece.window_s - self._step) < 1)
 
     def observed(self) -> Observed:
         """All that was taken in."""
@@ -117,7 +119,7 @@ class Observations:
             services[self._replicas[key]].append(key)
         return services
 
-    def _add(self, service: str, keys: Sequence[ReplicaKey], sheet: _Sheet, where: slice) -> None:
+    def _add(self, service: str, keys: Sequence[ReplicaKey], sheet: _Sheet, where: slice, *, exact: bool) -> None:
         sums = self._sums.setdefault(service, _empty(self._points))
         there = np.zeros((len(keys), sheet.count))
         read = np.zeros(there.shape, dtype=bool)
@@ -136,6 +138,8 @@ class Observations:
         # A replica that was there for a part of a window counts for all of it, but one that followed another does not.
         counted = np.ceil(there.sum(axis=0) - _ROUNDING)
         sums.there[where] = np.where(counted > 0, counted, np.nan)
+        # Windows longer than a step tell of the step before too.
+        sums.mean[where] = np.minimum(there.sum(axis=0), sums.there[where]) if exact else sums.there[where]
         sums.unread[where] = ((there > 0) & ~read).sum(axis=0)
 
     def _learn(self, sums: _Sums, waiting: Row, work: Row) -> None:
@@ -153,6 +157,7 @@ class Observations:
         return Seen(
             service=service,
             there=sums.there,
+            mean=sums.mean,
             unread=sums.unread,
             load=np.where(known, np.maximum(requests, tokens), np.nan),
             capacity=capacity,
@@ -206,6 +211,7 @@ class _Sheet:
 def _empty(points: int) -> _Sums:
     return _Sums(
         there=np.full(points, np.nan),
+        mean=np.full(points, np.nan),
         unread=np.zeros(points, dtype=np.int64),
         requests=np.zeros(points),
         work=np.zeros(points),

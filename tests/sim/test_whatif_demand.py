@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from scheduler.adapters.vllm.history import UP
 from scheduler.adapters.vllm.names import RUNNING
-from scheduler.sim.whatif_demand import Demand, Replicas, autoscaled, demand
+from scheduler.sim.whatif_demand import Demand, Replicas, autoscaled, demand, placed
 from scheduler.sim.whatif_observed import Observed
 from scheduler.sim.whatif_services import KnownService
 from tests.sim.servegen import MOST
@@ -81,6 +81,20 @@ def test_as_many_as_there_were_are_wanted():
 
     assert wanted(got) == [1, 1, 1]
     assert got.start == T0 - STEP
+
+
+@pytest.mark.parametrize(
+    ("there", "mean", "ticks"),
+    [
+        ([1, 2, 2], [1, 1.5, 2], [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]),
+        ([2, 2, 1], [2, 1.25, 1], [2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1]),
+        ([1, 3, 3], [1, 2.0, 3], [1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3]),
+        ([2, 2, 2], [2, 1.5, 2], [2] * 12),  # one went and another came: both hold GPUs at times
+        ([1, 2, 1], [1, 1.5, 1], [1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1]),
+    ],
+)
+def test_replicas_come_and_go_when_the_mean_of_the_step_tells(there: list[int], mean: list[float], ticks: list[int]):
+    assert placed(np.array(there, dtype=float), np.array(mean), 4).tolist() == ticks
 
 
 def test_a_gap_of_five_minutes_is_bridged_by_the_value_before():

@@ -50,6 +50,7 @@ class Piece:
     end: float  # of the last
     lines: Mapping[str, Sequence[Line]]  # by UP, SAMPLES and the names of GAUGES and COUNTERS, without prefix
     expected: float = 1.0  # samples of UP and SAMPLES that a replica has which was there all the time
+    window_s: float = 0.0  # of means and numbers of samples; 0: values are those of their time alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ class PrometheusHistory:
                     raise
                 points = max(points // 2, _LEAST_POINTS)
                 continue
-            yield Piece(start=at, end=last, lines=lines, expected=expected)
+            yield Piece(start=at, end=last, lines=lines, expected=expected, window_s=expected * found.scrape_s)
             at = last + step
 
     def close(self) -> None:
