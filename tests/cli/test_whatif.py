@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -233,3 +235,16 @@ def test_a_token_comes_from_a_file(prometheus: FakePrometheus, asked: Asked, tmp
     code, text = asked("--prometheus", prometheus.url, "--token-file", str(tmp_path / "token"))
 
     assert (code, "s3cret" in text) == (1, False)
+
+
+def test_without_matplotlib_only_the_page_is_missed_and_that_is_said_before_anything_is_read(tmp_path: Path):
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from scheduler.cli.main import main\n"
+        f"sys.exit(main(['whatif', '--prometheus', 'http://127.0.0.1:9', '--html', {str(tmp_path / 'x.html')!r}]))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == "--html needs matplotlib, which is not installed: pip install 'gpujob[sim]'\n"
