@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import threading
 from bisect import bisect_right
 from collections import defaultdict
@@ -29,9 +30,9 @@ _Labels = tuple[tuple[str, str], ...]
 
 
 class FakePrometheus:
-    """One Prometheus. `questions` are the queries that it was asked."""
+    """One Prometheus. `questions` are the queries that it was asked; `tls`: it speaks HTTPS."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.questions: list[Mapping[str, str]] = []
         self.warnings: list[str] = []
         self.verbatim: dict[str, Any] | None = None  # this recorded answer, whatever is asked
@@ -44,6 +45,9 @@ class FakePrometheus:
         self._series: dict[_Labels, list[tuple[float, float | str]]] = defaultdict(list)
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._scheme = "http" if tls is None else "https"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
 
     def __enter__(self) -> Self:
@@ -61,7 +65,7 @@ class FakePrometheus:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
     def scrape(self, at: datetime, page: str | None, **target: str) -> None:
         """One scrape of the target with these labels; None: it failed."""

@@ -111,14 +111,15 @@ def pool_for(demand: Demand, nodes: int | None, gpus_per_node: int) -> Pool:
         )
     slots = [gpus_per_node // one.gpus_per_replica for one in demand.services]
     at_once = np.add.reduce([one.wanted / fit for one, fit in zip(demand.services, slots, strict=True)])
-    needed = int(np.ceil(at_once.max() - 1e-9))
+    # While nothing is known of a service it counts at its largest; all of them need not have fitted at once.
+    needed = int(np.ceil(np.where(demand.missing, 0.0, at_once).max() - 1e-9))
     if nodes is None:
         largest = sum(one.max_replicas / fit for one, fit in zip(demand.services, slots, strict=True))
         return Pool(nodes=int(np.ceil(largest - 1e-9)), gpus_per_node=gpus_per_node)
     if nodes < needed:
         raise BadInput(
-            f"The services held {int(demand.serving_gpus().max())} GPUs at once; {nodes} nodes with {gpus_per_node} "
-            f"are too few, {needed} would do: say --nodes"
+            f"The services wanted more at once than {nodes} nodes with {gpus_per_node} GPUs hold, {needed} would do: "
+            "say --nodes"
         )
     return Pool(nodes=nodes, gpus_per_node=gpus_per_node)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -14,6 +16,7 @@ from scheduler.adapters.vllm.history import SAMPLES, UP, Piece
 from scheduler.adapters.vllm.names import GENERATION_TOKENS, RUNNING
 from scheduler.adapters.vllm.prometheus_api import OPEN
 from scheduler.errors import Unavailable
+from tests.cluster.keys import make_keys
 from tests.fake_prometheus import FakePrometheus
 from tests.vllm_data import START, after, page
 
@@ -215,6 +218,20 @@ def test_a_password_of_the_url_is_never_told(prometheus: FakePrometheus):
 
     assert "hunter2" not in str(raised.value)
     assert prometheus.url in str(raised.value)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_certificate_is_trusted_if_it_comes_from_the_authority_that_was_named(tmp_path: Path):
+    make_keys(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "apiserver.crt", tmp_path / "apiserver.key")
+
+    with FakePrometheus(tls) as prometheus:
+        scraped(prometheus, 1)
+        with reading(prometheus.url, access=Access(ca_file=str(tmp_path / "ca.crt"))) as history:
+            assert history.find(T0, T0 + 3600).prefixes == ("vllm:",)
+        with reading(prometheus.url) as history, pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+            history.find(T0, T0 + 3600)
 
 
 def test_a_file_that_holds_no_authority_is_named(tmp_path: Path):

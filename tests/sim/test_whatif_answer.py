@@ -168,8 +168,12 @@ def test_without_a_pool_there_are_nodes_enough_for_all_services_at_their_largest
 
 
 def test_a_pool_that_was_too_small_for_what_happened_is_refused():
-    with pytest.raises(BadInput, match="The services held 20 GPUs at once; 2 nodes with 8 are too few, 3 would do"):
+    with pytest.raises(BadInput, match="wanted more at once than 2 nodes with 8 GPUs hold, 3 would do: say --nodes"):
         whatif.pool_for(demand(wanting([1, 5])), 2, 8)
+
+
+def test_a_pool_need_not_hold_what_services_only_count_for_while_nobody_sees_them():
+    assert whatif.pool_for(demand(wanting([1, 5], missing=[1])), 2, 8).nodes == 2
 
 
 def test_a_replica_larger_than_a_node_is_refused():
@@ -212,6 +216,16 @@ def test_replicas_that_only_a_gap_asks_for_are_no_waits():
     waits = [replay(demand(one), POOL, mix("philly"), Policy(), SEOUL, lambda _: None).waits for one in (gap, real)]
 
     assert [len(those) for those in waits] == [0, 3]
+
+
+def test_a_gap_that_asks_for_more_than_the_pool_has_does_not_hurt():
+    seen = demand(wanting([1] * 6 + [6] * 2 + [1] * 16, missing=[6, 7]))
+
+    got = replay(seen, POOL, mix("philly"), Policy(), SEOUL, lambda _: None)
+
+    assert got.serving.max() <= POOL.gpus
+    assert len(got.waits) == 0
+    assert got.lent[-HOUR:].mean() > 8
 
 
 def test_progress_is_told_to_the_end():
