@@ -54,7 +54,7 @@ class Acts:
 
     def act(self, work: Work, plan: Plan, reports: Sequence[Report]) -> None:
         """What earlier turns meant and what this one means, in the order of the plan."""
-        self._keep_asking(work, reports)
+        self._keep_asking(work, reports, plan.at)
         for action in plan.actions:
             match action:
                 case TakeBack():
@@ -82,7 +82,7 @@ class Acts:
                 case Move():
                     pass  # a hint in the log: where a replica goes is for its own scheduler to say
 
-    def _keep_asking(self, work: Work, reports: Sequence[Report]) -> None:
+    def _keep_asking(self, work: Work, reports: Sequence[Report], now: datetime) -> None:
         """What earlier turns meant and the executor does not show yet: a process that died in between loses nothing."""
         phases = {report.uid: report.phase for report in reports}
         grace = self._grace_s
@@ -94,7 +94,8 @@ class Acts:
             if run.intent is Intent.CANCEL:
                 cancelled.add(run.job)
             elif run.intent is not Intent.NONE and phase not in {Phase.STOPPING, Phase.ENDED}:
-                _try(f"take back {run.uid}", self._executor.take_back, run.uid, grace)
+                left = grace if run.kill_at is None else max((run.kill_at - now).total_seconds(), 1.0)
+                _try(f"take back {run.uid}", self._executor.take_back, run.uid, left)
             elif run.intent is Intent.NONE and phase is Phase.GATED:
                 _try(f"release {run.uid}", self._executor.release, run.uid, run.placement)
         cancelled |= {job.id for job in work.jobs.values() if job.cancelled_by or _only_left(work, job)}

@@ -57,9 +57,12 @@ def expire(work: Work, job: Job, now: datetime, why: str) -> None:
 
 
 def stop(work: Work, action: TakeBack, now: datetime) -> None:
-    """A run shall end so that a service gets its GPUs."""
-    stopping = _stopping(work.runs[action.uid], Intent.HAND_BACK, action.why, now)
-    work.run(replace(stopping, for_service=action.service))
+    """A run shall end so that a service gets its GPUs; one that is ending already shall end sooner."""
+    run = work.runs[action.uid]
+    if run.intent is Intent.NONE:
+        run = _stopping(run, Intent.HAND_BACK, action.why, now)
+    kill_at = now + timedelta(seconds=action.grace_s)
+    work.run(replace(run, for_service=action.service or run.for_service, kill_at=kill_at))
 
 
 def start(work: Work, action: Release, now: datetime) -> None:

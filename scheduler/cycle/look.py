@@ -138,6 +138,7 @@ def _lease(run: Run, work: Work) -> Lease:
         priority=job.spec.priority,
         stopping=run.intent is not Intent.NONE or run.state is RunState.STOPPING,
         stop_by=run.intent_at + grace if run.intent_at else None,
+        kill_at=run.kill_at,
         can_save=checkpoint is not None and checkpoint.on_sigterm,
         save_s=checkpoint.save_s if checkpoint else 0.0,
         every_s=checkpoint.every_s if checkpoint else None,

@@ -216,6 +216,7 @@ class Run:
     started_at: datetime | None = None  # its program began
     intent: Intent = Intent.NONE
     intent_at: datetime | None = None  # when we asked it to end
+    kill_at: datetime | None = None  # when the time that it got to end is over
     intent_why: str = ""
     for_service: str = ""  # who needed the GPUs, for a hand-back
     ended_at: datetime | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from scheduler.fleet import seats
 from scheduler.fleet.pool import HolderKind, Pool, ReplicaPhase
@@ -134,6 +135,7 @@ def _hand_back(
     )
     gpus = {service.service: service.gpus for service in seating.lacking}
     found = [_urgent(victim, gpus[victim.service], policy) for victim in urgent]
+    found += _hurry(snapshot, ground, now_seats, room, urgent, policy)
     soon = _soon_seats(snapshot, policy)
     if not soon:
         return tuple(found), seating.left
@@ -161,6 +163,27 @@ def _hand_back(
     whys = {one.service: one.why for one in sorted(snapshot.soon, key=lambda one: (one.chance, one.why))}
     found += [_early(victim, whys.get(victim.service, ""), policy) for victim in early]
     return tuple(found), _left_beside(free, room, wanted, ground.hosting)
+
+
+def _hurry(
+    snapshot: Snapshot,
+    ground: _Ground,
+    waiting: Sequence[Seat],
+    room: Mapping[str, int],
+    urgent: Sequence[Victim],
+    policy: Policy,
+) -> Iterator[TakeBack]:
+    """Runs that were given more time than the grace, as nobody waited then, on nodes where replicas wait now."""
+    latest = snapshot.now + timedelta(seconds=policy.grace_s + 1)
+    slow = [lease for lease in snapshot.leases if lease.stopping and lease.kill_at and lease.kill_at > latest]
+    if not waiting or not slow:
+        return
+    nodes = reclaim.nodes(waiting, room, [victim.candidate for victim in urgent], ground.hosting)
+    for lease in sorted(slow, key=lambda lease: lease.uid):
+        gains = ground.gains[lease.uid]
+        if nodes is None or not gains.keys().isdisjoint(nodes):
+            candidate = reclaim.candidate(lease, gains, policy, snapshot.now)
+            yield _take_back(candidate, waiting[0].service, "a replica waits for its GPUs by now", policy)
 
 
 def _candidates(snapshot: Snapshot, ground: _Ground, policy: Policy, *, urgent: bool = True) -> list[Candidate]:

@@ -72,7 +72,7 @@ def victims(
     `room` is what is idle or comes free by itself; the largest replicas stand first in `waiting`. Replicas for which
     no set of runs would do cost nobody anything.
     """
-    if _nodes(waiting, room, (), hosting) is not None:
+    if nodes(waiting, room, (), hosting) is not None:
         return ()
     search = _Search(room, sorted(candidates, key=lambda candidate: candidate.lease.uid), hosting, policy)
     seated = [seat for seat in waiting if search.seat(seat)]
@@ -170,10 +170,10 @@ def _best_of_all(
 def _priced(
     seated: Sequence[Seat], room: Mapping[str, int], runs: Sequence[Candidate], search: _Search
 ) -> _Price | None:
-    nodes = _nodes(seated, room, runs, search.hosting)
-    if nodes is None:
+    seats_of = nodes(seated, room, runs, search.hosting)
+    if seats_of is None:
         return None
-    opened = {node for node in nodes if node not in search.hosting}
+    opened = {node for node in seats_of if node not in search.hosting}
     return _price(runs, search.open_price * len(opened))
 
 
@@ -184,7 +184,7 @@ def _spared(
     kept = list(chosen)
     for one in sorted(chosen, key=lambda one: (one.young, one.cost, one.lease.uid), reverse=True):
         without = [other for other in kept if other is not one]
-        if _nodes(seated, room, without, hosting) is not None:
+        if nodes(seated, room, without, hosting) is not None:
             kept = without
     return kept
 
@@ -192,8 +192,8 @@ def _spared(
 def _with_services(
     seated: Sequence[Seat], room: Mapping[str, int], chosen: Sequence[Candidate], hosting: Collection[str]
 ) -> tuple[Victim, ...]:
-    nodes = _nodes(seated, room, chosen, hosting) or []
-    service_by_node = {node: seat.service for seat, node in reversed(list(zip(seated, nodes, strict=False)))}
+    seats_of = nodes(seated, room, chosen, hosting) or []
+    service_by_node = {node: seat.service for seat, node in reversed(list(zip(seated, seats_of, strict=False)))}
     found = []
     for one in sorted(chosen, key=lambda one: one.lease.uid):
         services = [service_by_node[node] for node in sorted(one.gains) if node in service_by_node]
@@ -201,7 +201,7 @@ def _with_services(
     return tuple(found)
 
 
-def _nodes(
+def nodes(
     seated: Sequence[Seat], room: Mapping[str, int], runs: Iterable[Candidate], hosting: Collection[str]
 ) -> list[str] | None:
     """Where each replica goes once these runs have ended; None if one finds no node.
@@ -211,13 +211,13 @@ def _nodes(
     free = Counter(room)
     for one in runs:
         free.update(one.gains)
-    nodes = []
+    found = []
     for seat in seated:
         node = seats.seat(free, seat.gpus, hosting)
         if node is None:
             return None
-        nodes.append(node)
-    return nodes
+        found.append(node)
+    return found
 
 
 def _price(runs: Sequence[Candidate], opening: float) -> _Price:

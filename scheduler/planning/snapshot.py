@@ -52,7 +52,8 @@ class Lease:
     team: str = ""
     priority: Priority = Priority.NORMAL
     stopping: bool = False  # asked to end; its GPUs come free by themselves
-    stop_by: datetime | None = None  # when the grace of a stopping run is over
+    stop_by: datetime | None = None  # when a stopping run has probably ended
+    kill_at: datetime | None = None  # when the time that a stopping run got is over
     can_save: bool = True  # it saves when asked to end
     save_s: float = 0.0
     every_s: float | None = None  # periodic checkpoints; None: none

@@ -100,6 +100,7 @@ class RunRow(SQLModel, table=True):
     started_at: datetime | None
     intent: str
     intent_at: datetime | None
+    kill_at: datetime | None
     intent_why: str = Field(sa_type=Text)
     for_service: str
     ended_at: datetime | None = Field(index=True)

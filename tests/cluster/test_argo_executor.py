@@ -391,27 +391,38 @@ def test_argo_r17_a_pod_on_a_lost_node_is_stopping_and_is_never_forced(bench: Ar
     bench.kubelet.find("gpu-0")
 
 
-def test_the_first_grace_stands(bench: ArgoBench):
+def test_a_pod_that_is_asked_again_ends_when_it_was_told_to_first(bench: ArgoBench):
     bench.submit(a_task())
     uid = bench.start(mode="script", ignore_term="true").uid
 
-    for grace_s in (30.0, 1.0):
+    for grace_s in (30.0, 40.0, 29.0):
         bench.executor.take_back(uid, grace_s)
         bench.see("train", Phase.STOPPING, live=[uid])
 
     assert bench.pod(uid).grace_s == 30
 
 
-def test_the_first_grace_stands_also_before_the_watch_has_told_of_it(bench: ArgoBench):
+def test_a_pod_that_may_save_at_leisure_ends_sooner_once_somebody_is_in_a_hurry(bench: ArgoBench):
+    bench.submit(a_task())
+    uid = bench.start(mode="script", ignore_term="true").uid
+
+    for grace_s in (60.0, 2.0):
+        bench.executor.take_back(uid, grace_s)
+        bench.reports([uid])
+
+    bench.until(lambda: any(one.uid == uid and one.phase is Phase.ENDED for one in bench.reports([uid])))
+
+
+def test_the_second_request_counts_also_before_the_watch_has_told_of_the_first(bench: ArgoBench):
     bench.submit(a_task())
     uid = bench.start(mode="script", ignore_term="true").uid
     bench.pods.stop()
 
-    for grace_s in (30.0, 1.0):
+    for grace_s in (30.0, 30.0, 5.0):
         bench.executor.take_back(uid, grace_s)
         bench.reports([uid])
 
-    assert bench.pod(uid).grace_s == 30
+    assert bench.pod(uid).grace_s == 5
 
 
 def test_a_pod_with_the_label_of_a_job_and_of_no_task_is_no_attempt(bench: ArgoBench):

@@ -204,13 +204,14 @@ def test_ending_with_0_after_sigterm_is_reported_with_the_request_and_is_not_tri
     assert bench.gated() == []
 
 
-def test_the_first_grace_stands(bench: Bench):
+@pytest.mark.parametrize("graces", [(0.3, 600), (600, 0.3)])
+def test_of_two_graces_the_earlier_end_stands(bench: Bench, graces: tuple[float, float]):
     bench.executor.submit(an_order(a_task("train", IGNORES.format(f=bench.files))))
     bench.release("1.train.1")
     bench.said("up")
 
-    bench.take_back("1.train.1", grace_s=0.3)
-    bench.take_back("1.train.1", grace_s=600)
+    for grace_s in graces:
+        bench.take_back("1.train.1", grace_s=grace_s)
 
     assert bench.ended("1.train.1").exit_code == 137
 

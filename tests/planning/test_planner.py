@@ -828,6 +828,21 @@ def test_a_run_ends_early_for_a_replica_that_is_wanted_soon_and_gets_the_time_to
     assert starts(answer) == []
 
 
+@pytest.mark.parametrize(
+    ("kill_in_s", "pending", "expected"),
+    [(POLICY.grace_s + 30, True, ["u-1"]), (POLICY.grace_s, True, []), (POLICY.grace_s + 30, False, [])],
+    ids=["a replica waits by now", "it ends within the grace anyway", "nobody waits yet"],
+)
+def test_a_run_that_ends_at_leisure_must_hurry_once_a_replica_waits(kill_in_s, pending, expected):
+    pool = a_pool("node-1: 4 chat, 4 ending run:u-1", replicas=[a_pending_replica()] if pending else [])
+    lease = a_lease("u-1", stopping=True, save_s=85, kill_at=NOW + timedelta(seconds=kill_in_s))
+    demand = a_demand(have=1, want=2 if pending else 1)
+
+    answer = decided(a_snapshot(pool, soon=[SOON], services=[a_service()], demands=[demand], leases=[lease]))
+
+    assert early(answer) == [(uid, True, POLICY.grace_s) for uid in expected]
+
+
 def test_the_time_to_save_has_an_end():
     pool = a_pool("node-1: 4 chat, 4 run:u-1")
 

@@ -16,14 +16,14 @@ def test_the_schema_of_the_migrations_is_that_of_the_tables_up_and_down_and_up(t
     url = f"sqlite:///{tmp_path}/deep/in/gpujob.sqlite3"
 
     migrate(url)
-    assert (current(url), differences(url)) == ("0003", ())
+    assert (current(url), differences(url)) == ("0004", ())
 
     clear(url)
     assert current(url) == ""
     assert any("jobs" in missing for missing in differences(url))
 
     migrate(url)
-    assert (current(url), differences(url)) == ("0003", ())
+    assert (current(url), differences(url)) == ("0004", ())
 
 
 def test_migrating_again_keeps_what_is_there(url: str, store: SqlStore):

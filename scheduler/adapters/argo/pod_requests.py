@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any
@@ -19,8 +20,17 @@ from scheduler.ports import Clock
 
 _TRIES = 8  # of a patch that meets a newer version each time
 _BUDGET = timedelta(seconds=5)  # for which a PodDisruptionBudget may hold up an eviction
+_SOONER = timedelta(seconds=2)  # an end that comes sooner by less is not worth a request
 _TOLD = timedelta(seconds=30)  # until the watch must have told of what was carried out
 _NOT_FOUND, _CONFLICT, _INVALID = 404, 409, 422
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """That a pod shall end."""
+
+    at: datetime
+    end: datetime  # SIGKILL at the latest
 
 
 class PodRequests:
@@ -31,7 +41,7 @@ class PodRequests:
         self._memory = memory
         self._clock = clock
         self._refused_at: dict[str, datetime] = {}  # evictions that a PodDisruptionBudget holds up, by uid
-        self._ending: dict[str, datetime] = {}  # pods asked to end, or being asked, by uid
+        self._ending: dict[str, _Asked] = {}  # pods asked to end, or being asked, by uid
         self._lock = Lock()
 
     def release(self, seen: Sighting, node: str | None, annotations: Mapping[str, str]) -> None:
@@ -54,13 +64,15 @@ class PodRequests:
         self._while_gated(seen.pod, "/status", {"metadata": {}, "status": {"phase": phase, "message": message}})
 
     def end(self, seen: Sighting, grace_s: float) -> None:
-        """End a pod: one that is on no node vanishes, any other gets SIGTERM and its grace. Asked already: nothing.
+        """End a pod: one that is on no node vanishes, any other gets SIGTERM and its grace.
+
+        Asked already: nothing, unless it shall now end sooner.
 
         Raises:
             Refused, Unavailable: not carried out, or nobody knows.
         """
         pod = seen.pod
-        if seen.over or pod.leaving_at is not None or not self._first_to_end(pod.uid):
+        if seen.over or not self._sooner(pod, grace_s):
             return
         try:
             self._end(pod, grace_s)
@@ -69,17 +81,24 @@ class PodRequests:
                 self._ending.pop(pod.uid, None)
             raise
 
-    def _first_to_end(self, uid: str) -> bool:
-        """The first grace stands, also before the watch has told of it: a second request could only shorten it."""
+    def _sooner(self, pod: Pod, grace_s: float) -> bool:
+        """Whether this would end it sooner than what was asked before, also before the watch has told of that."""
         now = self._clock()
+        end = now + timedelta(seconds=math.ceil(grace_s))
         with self._lock:
-            self._ending = {one: at for one, at in self._ending.items() if now - at < _TOLD}
-            return self._ending.setdefault(uid, now) is now
+            self._ending = {uid: asked for uid, asked in self._ending.items() if now - asked.at < _TOLD}
+            asked = self._ending.get(pod.uid)
+            ends = [one for one in (pod.leaving_at, asked.end if asked else None) if one is not None]
+            if ends and end > min(ends) - _SOONER:
+                return False
+            self._ending[pod.uid] = _Asked(at=now, end=end)
+            return True
 
     def _end(self, pod: Pod, grace_s: float) -> None:
-        # Grace 0 would free the GPUs on paper while the program still holds them (kubernetes #130145).
-        options = {"gracePeriodSeconds": max(1, math.ceil(grace_s)), "preconditions": {"uid": pod.uid}}
-        if not pod.node:
+        options = _options(pod, grace_s)
+        if pod.leaving_at is not None:
+            self._delete(pod, options)  # the API server takes a shorter grace, and never a longer one
+        elif not pod.node:
             self.let_go(pod)
             self._delete(pod, options)
         elif not self._evict(pod, options):
@@ -163,6 +182,11 @@ class PodRequests:
     def _carried_out(self, pod: Pod) -> None:
         self._refused_at.pop(pod.uid, None)
         self._memory.asked(pod.uid, self._clock())
+
+
+def _options(pod: Pod, grace_s: float) -> Mapping[str, Any]:
+    # Grace 0 would free the GPUs on paper while the program still holds them (kubernetes #130145).
+    return {"gracePeriodSeconds": max(1, math.ceil(grace_s)), "preconditions": {"uid": pod.uid}}
 
 
 def _free_to_patch(pod: Pod) -> bool:

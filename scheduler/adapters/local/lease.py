@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,7 @@ class Lease:
             self.halt = _stop(self.folder / "halt.json")
 
     def ask_to_stop(self, now: datetime, grace_s: float) -> None:
-        """SIGTERM now, SIGKILL after the grace. Said twice, the first grace stands.
+        """SIGTERM now, SIGKILL after the grace. Said twice, the earlier end stands.
 
         Raises:
             Unavailable: the disk refused.
@@ -161,6 +161,15 @@ class Lease:
         ):
             self._wake()
         self.look()
+        if self.ending is None and self.stop is not None:
+            self._hurry(self.stop, now, grace_s)
+
+    def _hurry(self, stop: Stop, now: datetime, grace_s: float) -> None:
+        until_s = (now - stop.at).total_seconds() + grace_s
+        if until_s < stop.grace_s:
+            files.write(self.folder / "stop.json", {"at": stop.at.timestamp(), "grace_s": until_s})
+            self.stop = replace(stop, grace_s=until_s)
+            self._wake()
 
     def care(self, shims: Shims, now: datetime) -> None:
         """Do what its shims cannot: those that were never started, those that were killed, the mates in a gang.

@@ -202,7 +202,9 @@ class Program:
             self.stop_seen, self.grace_s = now, asked["grace_s"]
             self.message = asked.get("why", "")
             self.signal(signal.SIGTERM)
-        elif not self.killed and self.grace_left() <= 0:
+            return
+        self.grace_s = min(self.grace_s, asked["grace_s"])  # somebody may be in more of a hurry since
+        if not self.killed and self.grace_left() <= 0:
             self.killed = True
             self.message = f"killed: it did not end within {self.grace_s:g} s of SIGTERM"
             self.signal(signal.SIGKILL)
