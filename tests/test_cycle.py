@@ -130,6 +130,29 @@ def test_a_job_that_does_not_fit_is_told_why_and_starts_when_it_does():
     assert lab.told(2) == ["submitted", "waiting", "started", "completed"]
 
 
+@pytest.mark.parametrize(("clients", "code", "within_s"), [(0, 143, 85.0), (12, 137, 35.0)], ids=["quiet", "traffic"])
+def test_a_run_saves_at_leisure_for_a_place_that_is_kept_and_hurries_once_a_replica_waits(clients, code, within_s):
+    lab = Lab(CHAT, policy=replace(POLICY, reserve_slots=1, early_grace_s=120.0), nodes={"node-1": 8})
+    lab.world.save_s = 80.0
+    lab.turns(10)
+    lab.world.work_s["main"] = 3000
+    lab.terms = replace(lab.terms, policy=POLICY)
+    lab.new_process()
+    lab.ask(Submit(text=ONE.format(gpus=4) + "checkpoint: {every: 30m, on_sigterm: true, save: 80s}\n"))
+    lab.turns(8)
+    lab.terms = replace(lab.terms, policy=replace(POLICY, reserve_slots=1, early_grace_s=120.0))
+    lab.new_process()
+    lab.turns(3)
+    lab.world.clients["chat"] = clients
+    lab.turns(30)
+
+    (run,) = [run for run in lab.store.runs(START) if run.attempt == 1]
+    assert run.intent_at is not None
+    assert run.ended_at is not None
+    assert run.exit_code == code
+    assert (run.ended_at - run.intent_at).total_seconds() <= within_s
+
+
 def test_a_team_that_had_less_lately_goes_first():
     lab = Lab(nodes={"node-1": 8})
     for team in ("nlp", "nlp", "vision"):

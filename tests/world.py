@@ -36,6 +36,7 @@ class Attempt:
     placement: Mapping[str, int] = field(default_factory=dict)
     released_at: datetime | None = None
     stop_asked_at: datetime | None = None
+    kill_at: datetime | None = None  # the earlier of two ends stands
     ended_at: datetime | None = None
     code: int | None = None
     message: str = ""
@@ -96,6 +97,8 @@ class World:
         if attempt.stop_asked_at is not None:
             if self.now - attempt.stop_asked_at >= timedelta(seconds=self.save_s):
                 attempt.ended_at, attempt.code = self.now, 143
+            elif attempt.kill_at is not None and self.now >= attempt.kill_at:
+                attempt.ended_at, attempt.code = self.now, 137
             return
         self.done_s[key] = self.done_s.get(key, 0.0) + 1.0
         if self.done_s[key] >= self.work_s.get(attempt.task, 60.0):
@@ -132,8 +135,10 @@ class World:
         if attempt.released_at is None:
             attempt.ended_at, attempt.withdrawn = self.now, True
             self._open(attempt.job)
-        elif attempt.stop_asked_at is None:
-            attempt.stop_asked_at = self.now
+        else:
+            attempt.stop_asked_at = attempt.stop_asked_at or self.now
+            end = self.now + timedelta(seconds=grace_s)
+            attempt.kill_at = min(attempt.kill_at or end, end)
 
     def give_up(self, uid: Uid, why: str) -> None:
         self._call("executor", "give_up")
