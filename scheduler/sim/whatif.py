@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scheduler.errors import BadInput, NoAnswer
 from scheduler.sim.oracle import harvestable_slot_s
 from scheduler.sim.whatif_demand import TICK_S, Demand, Wanting
-from scheduler.sim.whatif_observed import Row
+from scheduler.sim.whatif_observed import Flags, Row
 from scheduler.sim.whatif_replay import Pool, Replayed
 
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -165,7 +165,7 @@ def answer(demand: Demand, pool: Pool, replayed: Replayed, jobs: str, price: Pri
         "useful_money": round(useful * price.per_gpu_hour, 2),
         "useful_money_30_days": round(useful * price.per_gpu_hour * month, 2),
         "useful_gpu_hours_30_days": round(useful * month, 1),
-        "hours": clock.day(idle, replayed.lent),
+        "hours": clock.day(idle, replayed.lent, demand.blind),
         "heat": {"weekdays": list(WEEKDAYS), "idle_gpus": _rounded(heat)},
         "pool": [_hour_plain(hour) for hour in hours],
         "services": [_service_plain(one) for one in demand.services],
@@ -204,10 +204,11 @@ class _Clock:
         sums = np.bincount(cell[known], weights=values[known], minlength=168)
         return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).reshape(7, 24)
 
-    def day(self, idle: Row, lent: Row) -> list[dict[str, float]]:
-        """By hour of the day."""
-        counts = np.maximum(np.bincount(self._hour, minlength=24), 1)
-        rows = [np.bincount(self._hour, weights=values, minlength=24) / counts for values in (idle, lent)]
+    def day(self, idle: Row, lent: Row, blind: Flags) -> list[dict[str, float]]:
+        """By hour of the day, over the time of which something is known."""
+        hour = self._hour[~blind]
+        counts = np.maximum(np.bincount(hour, minlength=24), 1)
+        rows = [np.bincount(hour, weights=values[~blind], minlength=24) / counts for values in (idle, lent)]
         return [
             {"hour": hour, "idle_gpus": round(float(rows[0][hour]), 1), "lent_gpus": round(float(rows[1][hour]), 1)}
             for hour in range(24)

@@ -47,11 +47,12 @@ _STYLE: dict[Any, Any] = {
     "hatch.color": _NAMED["missing"],
     "hatch.linewidth": 0.8,
 }
+_NO_DATA = "no data: counts as serving"
 _PARTS = (
-    ("serving", "serving: replicas of services"),
-    ("lent", "lent: jobs"),
-    ("held", "held: kept free for services"),
-    ("idle", "idle: left over"),
+    ("serving", "serving"),
+    ("lent", "lent to jobs"),
+    ("held", "held for services"),
+    ("idle", "idle, left over"),
 )
 
 
@@ -78,7 +79,7 @@ def pool_over_time(hours: Sequence[Hour], gpus: int, zone: ZoneInfo) -> str:
             )
         handles: list[object] = [*shown]
         if any(hour.missing for hour in hours):
-            handles.append(Patch(facecolor="none", hatch="///", edgecolor=_NAMED["missing"], label="data is missing"))
+            handles.append(Patch(facecolor="none", hatch="///", edgecolor=_NAMED["missing"], label=_NO_DATA))
         _dress_pool(axes, handles, (edges[0], edges[-1]), gpus, zone)
         return _svg(figure)
 
@@ -100,7 +101,7 @@ def heat_map(heat: Row, gpus: int) -> str:
         axes.tick_params(length=0)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        _scale(axes, gpus)
+        _scale(axes, gpus, holes=bool(np.isnan(heat).any()))
         return _svg(figure)
 
 
@@ -143,19 +144,21 @@ def _cell(axes: Axes, day: int, hour: int, value: float, gpus: int) -> None:
     )
 
 
-def _scale(axes: Axes, gpus: int) -> None:
+def _scale(axes: Axes, gpus: int, *, holes: bool) -> None:
     """The legend: what the lightest, a middle and the darkest shade mean."""
     shades = (0, 3, 6, LEVELS)
     handles = [
         Patch(facecolor=_NAMED[f"heat-{shade}"], label=f"{gpus * shade / LEVELS:.0f}", edgecolor=_NAMED["line"])
         for shade in shades
     ]
+    if holes:
+        handles.append(Patch(facecolor="none", hatch="////", edgecolor=_NAMED["missing"], label="no data", linewidth=0))
     axes.legend(
         handles=handles,
         title=f"idle GPUs (mean), of {gpus}",
         loc="lower left",
         bbox_to_anchor=(0, 1.0),
-        ncols=len(shades),
+        ncols=len(handles),
         frameon=False,
         alignment="left",
     )

@@ -102,6 +102,12 @@ def test_hours_are_those_of_the_operators_clock():
     assert [hour for hour in range(24) if hours[hour] == 12.0] == list(range(9, 17))
 
 
+def test_an_hour_without_data_makes_no_hour_of_the_day_look_busy():
+    hours = told(demand(wanting([1] * 48, missing=[20]), blind=[20]), ZoneInfo("UTC")).plain["hours"]
+
+    assert [row["idle_gpus"] for row in hours] == [12.0] * 24
+
+
 def test_weekdays_are_those_of_the_operators_clock():
     heat = told(demand(wanting([1] * 24))).plain["heat"]["idle_gpus"]
 
@@ -282,5 +288,6 @@ def test_names_of_services_cannot_write_html():
 def test_hours_without_data_are_marked_in_both_pictures():
     text = page(told(demand(wanting([1] * 48, missing=[5, 6]), blind=[5, 6])))
 
-    assert "data is missing" in text
+    assert text.count("no data: counts as serving") == 1
+    assert text.count(">no data<") == 1
     assert f"{datetime.fromtimestamp(T0, UTC):%a %d %b}" in text
