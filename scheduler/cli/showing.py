@@ -34,6 +34,7 @@ _STATES = {
     "running": (JobState.RUNNING,),
     "done": (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.DENIED, JobState.EXPIRED),
 }
+_NAMED = 3  # tasks that wait for the same reason
 _FRESH = timedelta(seconds=60)
 _ALWAYS = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -144,15 +145,25 @@ def _plan_lines(seen: Snapshot, planned: Plan, *, explain: bool) -> Iterable[str
         yield f"At {planned.at:%Y-%m-%d %H:%M:%S} UTC: {idle} of {sum(n.gpus for n in seen.pool.nodes)} GPUs idle."
         for demand in seen.demands:
             yield f"  {demand.service} has {demand.have} replicas and wants {demand.want}: {demand.why}"
+        for place in seen.soon:
+            yield f"  A place of {place.gpus} GPUs is kept for {place.service}: {place.why}."
     for action in map(_action_plain, planned.actions):
         what = _what(action)
         where = f" on {action['node']} ({action['gpus']} GPUs)" if action["gpus"] is not None else ""
         yield f"{action['do'].replace('_', ' ')} {what}{where}: {action['why']}"
+    alike: dict[str, list[str]] = {}
     for waiting in planned.waits:
         earliest = f", probably until {waiting.wait.earliest:%Y-%m-%d %H:%M} UTC" if waiting.wait.earliest else ""
-        yield f"job-{waiting.job} {waiting.task} {sentence(waiting.wait)}{earliest}"
+        alike.setdefault(f"{sentence(waiting.wait)}{earliest}", []).append(f"job-{waiting.job} {waiting.task}")
+    for why, tasks in alike.items():
+        yield f"{tasks[0]} {why}" if len(tasks) == 1 else f"{len(tasks)} tasks ({_named(tasks)}): each {why}"
     if not planned.actions and not planned.waits:
         yield "Nothing to do, and nothing waits."
+
+
+def _named(tasks: Sequence[str]) -> str:
+    more = f" and {len(tasks) - _NAMED} more" if len(tasks) > _NAMED else ""
+    return ", ".join(tasks[:_NAMED]) + more
 
 
 def _what(action: Mapping[str, Any]) -> str:

@@ -301,13 +301,17 @@ def _gather(
 
 
 def _urgent(victim: Victim, gpus: int, policy: Policy) -> TakeBack:
-    loss = f"ending this run loses {victim.candidate.lost_s / 60:.0f} min of work"
-    why = f"{victim.service} needs {gpus} GPUs for a replica; {loss}"
+    why = f"{victim.service} needs {gpus} GPUs for a replica; {_loss(victim.candidate)}"
     return _take_back(victim.candidate, victim.service, why, policy)
 
 
+def _loss(candidate: Candidate) -> str:
+    return f"ending this run loses {candidate.lost_s / 60:.0f} min of work"
+
+
 def _early(victim: Victim, why: str, policy: Policy) -> TakeBack:
-    action = _take_back(victim.candidate, victim.service, why or "a place for a replica is kept free", policy)
+    why = f"{why or 'a place for a replica is kept free'}; {_loss(victim.candidate)}"
+    action = _take_back(victim.candidate, victim.service, why, policy)
     return _at_leisure(action, victim.candidate, policy)
 
 

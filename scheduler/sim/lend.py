@@ -103,7 +103,9 @@ class Lend:
             if gpus
         )
         demands = tuple(
-            ServiceDemand(service=one.name, have=want, want=want, known=True, why="", estimates={})
+            ServiceDemand(
+                service=one.name, have=want, want=want, known=True, why=f"its autoscaler asks for {want}.", estimates={}
+            )
             for one, want in zip(self.services, world.wanted, strict=True)
         )
         return Snapshot(

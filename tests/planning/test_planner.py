@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from scheduler.codec import from_plain
 from scheduler.fleet.forecast import Soon
 from scheduler.fleet.services import Mode
+from scheduler.jobs.job import JobId
 from scheduler.jobs.spec import Priority
 from scheduler.jobs.waits import Wait, WaitReason, sentence
 from scheduler.planning.plan import Move, Plan, Release, ScaleDown, ScaleUp, TakeBack
@@ -824,7 +828,9 @@ def test_a_run_ends_early_for_a_replica_that_is_wanted_soon_and_gets_the_time_to
     answer = decided(snapshot, replace(POLICY, early_grace_s=300))
 
     assert early(answer) == [("u-1", False, 85)]
-    assert [one.why for one in answer.actions if isinstance(one, TakeBack)] == [SOON.why]
+    assert [one.why for one in answer.actions if isinstance(one, TakeBack)] == [
+        f"{SOON.why}; ending this run loses 0 min of work"
+    ]
     assert starts(answer) == []
 
 
@@ -892,3 +898,20 @@ def test_nobody_ends_for_a_place_that_no_node_could_hold():
     soon = Soon(service="big", gpus=16, chance=0.9, why="big grows")
 
     assert decided(a_snapshot(pool, soon=[soon], leases=[a_lease("u-1")])).actions == ()
+
+
+# A whole morning, as docs/planning.md tells it
+
+
+def test_the_morning_ramp_is_decided_as_the_guide_tells():
+    plain = json.loads((Path(__file__).parent / "morning-ramp.json").read_text())
+    answer = decided(from_plain(plain, Snapshot))
+
+    said = {one.job: sentence(one.wait) for one in answer.waits}
+    assert starts(answer) == [("main", {"node-012": 8}), ("main", {"node-002": 1})]
+    assert taken_back(answer) == []
+    assert said[JobId(170)] == "waits behind job-205, job-404"
+    assert said[JobId(401)] == "waits behind job-170, which needs whole nodes"
+    assert said[JobId(402)] == "waits for its start_after time"
+    assert said[JobId(403)] == "waits for its team's budget: nlp runs 0 of 1 GPU, this asks 2"
+    assert said[JobId(405)] == "fits on no node: main asks 16 GPUs on a node, the largest node has 8"
