@@ -58,7 +58,9 @@ class Room:
         self._shelves: list[list[tuple[bool, int, str]]] = [[] for _ in range(self._largest + 1)]
         for node, gpus in self._free.items():
             insort(self._shelves[gpus], self._place_on_shelf(node))
-        self._at_start = tuple(len(shelf) for shelf in self._shelves)
+        # [g]: nodes with at least g GPUs left; counted along, as each of thousands of tasks asks.
+        self._with = [sum(free >= gpus for free in self._free.values()) for gpus in range(self._largest + 1)]
+        self._at_start = tuple(self._with)
         self._whole = sum(gpus == sizes.get(node) for node, gpus in self._free.items() if gpus)
         self._too_short: dict[tuple[int, int], datetime] = {}
 
@@ -93,7 +95,7 @@ class Room:
 
     def fits(self, gpus: int, nodes: int) -> bool:
         """Whether the GPUs are there now, however short their windows."""
-        return sum(len(shelf) for shelf in self._shelves[gpus:]) >= nodes
+        return gpus <= self._largest and self._with[gpus] >= nodes
 
     @property
     def whole(self) -> int:
@@ -102,7 +104,7 @@ class Room:
 
     def fitted(self, gpus: int, nodes: int) -> bool:
         """Whether they were there before anything was placed in this turn."""
-        return sum(self._at_start[gpus:]) >= nodes
+        return gpus <= self._largest and self._at_start[gpus] >= nodes
 
     def short_by(self, gpus: int, nodes: int) -> int:
         """GPUs that are missing on the nodes that come nearest."""
@@ -145,6 +147,8 @@ class Room:
         """The GPUs that stay longest: what is left idle beside them is wanted back first."""
         self._whole -= self._free[node] == self._sizes.get(node)
         self._shelves[self._free[node]].remove(self._place_on_shelf(node))
+        for number in range(self._free[node] - gpus + 1, self._free[node] + 1):
+            self._with[number] -= 1
         self._free[node] -= gpus
         insort(self._shelves[self._free[node]], self._place_on_shelf(node))
         taken, self._pieces[node] = _split(self._pieces[node], gpus)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import takewhile
 
 from scheduler.jobs.job import Uid
@@ -57,8 +58,6 @@ class _Order:
         self._patient_since = snapshot.now - timedelta(seconds=policy.gang_patience_s)
 
     def __call__(self, task: WaitingTask) -> tuple[int, datetime, int, float, datetime, int, str, int, str]:
-        # "sft-10" comes after "sft-9": the number at the end counts as a number.
-        digits = "".join(takewhile(str.isdecimal, reversed(task.task)))[::-1]
         gpus = task.gpus[0] * task.nodes
         starves = gpus >= self._whole > 0 and task.since <= self._patient_since
         return (
@@ -69,7 +68,7 @@ class _Order:
             task.submitted_at,
             task.job,
             task.step,
-            int(digits or 0),
+            _number(task.task),
             task.task,
         )
 
@@ -79,6 +78,12 @@ class _Order:
         share = self._snapshot.team_shares.get(task.team, 0.0)
         forgiven = policy.resume_s if task.preempted else 0.0
         return estimate - forgiven + share * policy.fair_share_s + task.submitted_at.timestamp() * policy.ageing
+
+
+@lru_cache(maxsize=16_384)
+def _number(task: str) -> int:
+    """ "sft-10" comes after "sft-9": the number at the end counts as a number."""
+    return int("".join(takewhile(str.isdecimal, reversed(task)))[::-1] or 0)
 
 
 class _Turn:
@@ -100,6 +105,7 @@ class _Turn:
         self._known = sorted(node.gpus for node in snapshot.pool.nodes if not node.unknown)
         self._sizes = sorted(node.gpus for node in snapshot.pool.nodes)
         self._whole = max(self._known, default=0)
+        self._fits_somewhere: set[tuple[int, int]] = set()
         self._unknown = reasons.unknown_nodes(snapshot)
         self._steps = Counter((lease.job, lease.step) for lease in snapshot.leases)
         self._without_gpus = sum(not any(lease.placement.values()) for lease in snapshot.leases)
@@ -123,7 +129,7 @@ class _Turn:
         if placed is None or isinstance(placed, Wait):
             return placed
         nodes = placed.nodes if isinstance(placed, Placement) else placed
-        self._gangs.pop(task.uid, None)
+        self._no_longer_waits(task)
         self._steps[task.job, task.step] += 1
         self._teams[task.team] += sum(nodes.values())
         return Release(
@@ -140,9 +146,12 @@ class _Turn:
         """What keeps it from starting, whatever is idle."""
         if task.start_after is not None and task.start_after > self._now:
             return Wait(reason=WaitReason.START_AFTER, earliest=task.start_after)
-        too_large = reasons.too_large(task, self._sizes, self._known, self._unknown)
-        if too_large is not None:
-            return too_large
+        asked = (task.gpus[-1], task.nodes)
+        if asked not in self._fits_somewhere:
+            too_large = reasons.too_large(task, self._sizes, self._known, self._unknown)
+            if too_large is not None:
+                return too_large
+            self._fits_somewhere.add(asked)
         running = self._steps[task.job, task.step] if task.parallel is not None else 0
         if task.parallel is not None and running >= task.parallel:
             return reasons.parallel(task, running)
@@ -177,18 +186,24 @@ class _Turn:
         if task.nodes > 1 or task.gpus[-1] >= self._whole:
             return None
         most = self._room.whole + 1
-        return next((gang for gang in self._gangs.values() if gang.nodes <= most), None)
+        return next((next(iter(gangs.values())) for nodes, gangs in self._gangs.items() if nodes <= most), None)
 
-    def _gangs_that_wait(self, queue: Iterable[WaitingTask]) -> dict[Uid, WaitingTask]:
-        """By attempt, in the order of the queue: those that only lack GPUs."""
-        return {
-            task.uid: task
-            for task in queue
-            if task.uid is not None
-            and task.gpus[-1] >= self._whole > 0
-            and self._held_up(task) is None
-            and self._affordable(task)
-        }
+    def _gangs_that_wait(self, queue: Iterable[WaitingTask]) -> dict[int, dict[Uid, WaitingTask]]:
+        """By nodes, the fewest first, then by attempt, in the order of the queue: those that only lack GPUs."""
+        found: defaultdict[int, dict[Uid, WaitingTask]] = defaultdict(dict)
+        for task in queue:
+            whole = task.gpus[-1] >= self._whole > 0
+            if whole and task.uid is not None and self._held_up(task) is None and self._affordable(task):
+                found[task.nodes][task.uid] = task
+        return dict(sorted(found.items()))
+
+    def _no_longer_waits(self, task: WaitingTask) -> None:
+        gangs = self._gangs.get(task.nodes)
+        if gangs is None or task.uid not in gangs:
+            return
+        del gangs[task.uid]
+        if not gangs:
+            del self._gangs[task.nodes]
 
     def _must_last_s(self, task: WaitingTask) -> float:
         # Without an estimate, only GPUs of which no end is in sight will do.
