@@ -82,7 +82,7 @@ class _Order:
 
 @lru_cache(maxsize=16_384)
 def _number(task: str) -> int:
-    """ "sft-10" comes after "sft-9": the number at the end counts as a number."""
+    """The number at its end: "sft-10" comes after "sft-9"."""
     return int("".join(takewhile(str.isdecimal, reversed(task)))[::-1] or 0)
 
 
