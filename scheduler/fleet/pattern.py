@@ -1,4 +1,4 @@
-"""What services wanted at each time of the day, on the days seen so far."""
+"""What services wanted at each time of the day, on the days seen so far, and how today differs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from statistics import median
 from zoneinfo import ZoneInfo
 
 SLOT = timedelta(minutes=10)
+_DAYS = 14  # before today, that its level is held against
+_LEVEL = 18  # slots of today that are held against the days before: three hours
+_LEVEL_LEAST = 6
 _LONGEST_GAP = timedelta(hours=1)  # between two observations; nobody knows what was wanted in a longer one
 
 
@@ -23,15 +27,23 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """Per service and slot of the day: the most replicas wanted in that slot, one number a day, ascending."""
+    """Per service and slot of the day: the most replicas wanted in that slot, one number a day, ascending.
+
+    On holidays, and after a service has won or lost users, all slots are lower or higher than on the days before:
+    `levels` says by how many replicas, in the middle of the last three hours.
+    """
 
     timezone: str = "UTC"
     wants: Mapping[str, Mapping[Slot, tuple[int, ...]]] = field(default_factory=dict)
+    levels: Mapping[str, float] = field(default_factory=dict)
 
     def expected(self, service: str, at: datetime, quantile: float) -> int | None:
-        """Replicas that suffice on this share of the days like this one; None if no such day was seen."""
+        """Replicas that suffice on this share of the days like this one, at today's level; None if none was seen."""
         seen = self._seen(service, at)
-        return seen[max(math.ceil(quantile * len(seen)) - 1, 0)] if seen else None
+        if not seen:
+            return None
+        usual = seen[max(math.ceil(quantile * len(seen)) - 1, 0)]
+        return max(math.ceil(usual + self.levels.get(service, 0.0)), 0)
 
     def days(self, service: str, at: datetime) -> int:
         """Days like this one on which the service was seen at this time of day."""
@@ -62,7 +74,8 @@ def pattern(observed: Iterable[tuple[datetime, str, int]], timezone: str) -> Pat
                 start += SLOT
         _raise_to(most, service, at.astimezone(zone), want)
         newest[service] = (at, want)
-    return Pattern(timezone=timezone, wants=_by_slot(most))
+    levels = {service: _level(most, service, at.astimezone(zone)) for service, (at, _) in newest.items()}
+    return Pattern(timezone=timezone, wants=_by_slot(most), levels=levels)
 
 
 def slot_start(at: datetime) -> datetime:
@@ -78,6 +91,32 @@ def _slot(local: datetime) -> Slot:
 def _raise_to(most: dict[tuple[str, date, int], int], service: str, local: datetime, want: int) -> None:
     key = (service, local.date(), _slot(local).number)
     most[key] = max(want, most.get(key, want))
+
+
+def _level(most: Mapping[tuple[str, date, int], int], service: str, newest: datetime) -> float:
+    """The middle of the differences between the last slots and the same slots of days before, alike if there were any.
+
+    Less than an hour of such slots tells nothing.
+    """
+    differences: list[float] = []
+    for back in range(_LEVEL):
+        local = newest - back * SLOT
+        now = most.get((service, local.date(), _slot(local).number))
+        before = _before(most, service, local)
+        if now is not None and before:
+            differences.append(now - median(before))
+    return float(median(differences)) if len(differences) >= _LEVEL_LEAST else 0.0
+
+
+def _before(most: Mapping[tuple[str, date, int], int], service: str, local: datetime) -> list[int]:
+    slot = _slot(local)
+    alike: dict[bool, list[int]] = {True: [], False: []}
+    for days in range(1, _DAYS + 1):
+        day = local.date() - timedelta(days=days)
+        want = most.get((service, day, slot.number))
+        if want is not None:
+            alike[(day.weekday() >= 5) is slot.weekend].append(want)
+    return alike[True] or alike[False]
 
 
 def _by_slot(most: Mapping[tuple[str, date, int], int]) -> dict[str, dict[Slot, tuple[int, ...]]]:

@@ -281,3 +281,43 @@ def test_what_is_lent_and_what_is_kept_add_up_to_what_is_idle(drawn, reserve, wa
     seats = sum(gpus // 4 for gpus in idle.values())
     left = {node: idle[node] - given_away.get(node, 0) for node in idle}
     assert sum(gpus // 4 for gpus in left.values()) >= min(max(want - have, 0), seats)
+
+
+# Today against the days before
+
+
+def slots_of(day: int, hours_seen: range, want: int) -> list[tuple[datetime, str, int]]:
+    """One observation every ten minutes; day 0 is a Monday."""
+    start = datetime(2026, 11, 23, tzinfo=UTC) + timedelta(days=day)
+    return [
+        (start + timedelta(hours=hour, minutes=10 * part), "chat", want) for hour in hours_seen for part in range(6)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("today", "expected"), [(6, 6), (2, 2), (9, 9)], ids=["as always", "a holiday", "more users than before"]
+)
+def test_today_is_expected_to_go_on_at_its_own_level(today: int, expected: int):
+    days = [row for day in range(4) for row in slots_of(day, range(24), 6)]
+
+    seen = pattern([*days, *slots_of(4, range(9), today)], "UTC")
+
+    assert seen.expected("chat", datetime(2026, 11, 27, 15, tzinfo=UTC), 0.9) == expected
+
+
+def test_half_an_hour_says_nothing_of_todays_level():
+    days = [row for day in range(4) for row in slots_of(day, range(9, 24), 6)]
+
+    seen = pattern([*days, *slots_of(4, range(9, 10), 1)[:3]], "UTC")
+
+    assert seen.levels == {"chat": 0.0}
+
+
+def test_a_weekend_is_held_against_weekends():
+    workdays = [row for day in range(5) for row in slots_of(day, range(24), 6)]
+    weekend = slots_of(5, range(24), 2)
+
+    seen = pattern([*workdays, *weekend, *slots_of(6, range(9), 2)], "UTC")
+
+    assert seen.levels == {"chat": 0.0}
+    assert seen.expected("chat", datetime(2026, 11, 29, 15, tzinfo=UTC), 0.9) == 2
