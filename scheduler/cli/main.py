@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from scheduler.cli import asking, serving, showing, whatif
+from scheduler.cli import asking, idle, serving, showing, whatif
 from scheduler.cli.say import OUTSIDE, WRONG_USE, Say
 from scheduler.configfile import load
 from scheduler.errors import BadInput, Unavailable
@@ -122,7 +122,8 @@ def _add_showing(add: Add) -> None:
     plan.add_argument("--at", metavar="TIME", help="plan again on what a turn saw then, such as 2026-12-01T03:00+09:00")
     plan.add_argument("--keep", type=Path, metavar="FILE", help="write the snapshot that was planned on")
     plan.add_argument("--explain", action="store_true", help="in sentences")
-    add("windows", showing.windows, "which GPUs are idle, until when, and how sure")
+    windows = add("windows", idle.windows, "which GPUs are idle, until when, and how sure")
+    windows.add_argument("--calibration", action="store_true", help="how much of what was said came true")
     add("scale", showing.scale, "what each service needs, by which signals")
     add("hand-backs", showing.hand_backs, "how long hand-backs took")
     report = add("report", showing.report, "jobs, GPU-hours and money by month")

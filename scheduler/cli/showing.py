@@ -46,7 +46,7 @@ def plan(options: argparse.Namespace, say: Say, settings: Settings) -> int:
     elif options.at is not None:
         seen = _turn_at(options.at, settings)
     else:
-        seen = _seen(settings)
+        seen = last_seen(settings)
     planned = planner.plan(seen, settings.policy)
     if options.keep is not None:
         _write(options.keep, json.dumps(to_plain(seen), indent=1, ensure_ascii=False))
@@ -174,46 +174,14 @@ def _what(action: Mapping[str, Any]) -> str:
     return f"{action['service']} to {action['replicas']}"
 
 
-def windows(_: argparse.Namespace, say: Say, settings: Settings) -> int:
-    """Idle GPUs: `at windows[{node, gpus, from, until, confidence, why}]`."""
-    seen = _seen(settings)
-    rows = [
-        {
-            "node": window.node,
-            "gpus": window.gpus,
-            "from": window.since,
-            "until": window.until,
-            "confidence": round(window.confidence, 3),
-            "why": window.why,
-        }
-        for window in seen.windows
-    ]
-    here = settings.local_time
-    lines = table(
-        ("node", "GPUs", "from", "until", "sure", "why"),
-        [
-            (
-                w.node,
-                w.gpus,
-                f"{here(w.since):%d %b %H:%M}",
-                f"{here(w.until):%d %b %H:%M}",
-                f"{w.confidence:.0%}",
-                w.why,
-            )
-            for w in seen.windows
-        ],
-    )
-    return say.answer({"at": seen.now, "windows": rows}, lines if rows else ["No GPU is idle now."])
-
-
 def scale(_: argparse.Namespace, say: Say, settings: Settings) -> int:
     """What services need: `at services[{name, have, want, why, estimates{}, replicas[{name, state, signals{}}]}]`."""
-    seen = _seen(settings)
+    seen = last_seen(settings)
     lines = [line for demand in seen.demands for line in scaling.sentences(demand)]
     return say.answer(scaling.explain(seen.demands, seen.now), lines or ["No [[service]] is set."])
 
 
-def _seen(settings: Settings) -> Snapshot:
+def last_seen(settings: Settings) -> Snapshot:
     """What the running scheduler saw last; without one, what can be seen now.
 
     A scheduler knows more: idle is judged over a window, and a single look at the metrics proves nothing.

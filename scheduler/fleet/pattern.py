@@ -52,9 +52,12 @@ class Pattern:
     def _seen(self, service: str, at: datetime) -> tuple[int, ...]:
         slots = self.wants.get(service, {})
         local = at.astimezone(ZoneInfo(self.timezone))
-        slot = _slot(local)
+        slot = slot_of(local)
         # A first weekend is better guessed from the working days than not at all.
         return slots.get(slot) or slots.get(Slot(weekend=not slot.weekend, number=slot.number), ())
+
+
+Slots = Mapping[tuple[str, date, int], int]  # (service, local day, number of the slot): the most replicas wanted in it
 
 
 def pattern(observed: Iterable[tuple[datetime, str, int]], timezone: str) -> Pattern:
@@ -62,6 +65,14 @@ def pattern(observed: Iterable[tuple[datetime, str, int]], timezone: str) -> Pat
 
     What was wanted stays wanted until the next observation; after an hour without one nothing is known.
     """
+    most, newest = slots(observed, timezone)
+    return of_slots(most, newest, timezone)
+
+
+def slots(
+    observed: Iterable[tuple[datetime, str, int]], timezone: str
+) -> tuple[dict[tuple[str, date, int], int], dict[str, datetime]]:
+    """The most that was wanted in each slot, and when each service was seen last."""
     zone = ZoneInfo(timezone)
     most: dict[tuple[str, date, int], int] = {}
     newest: dict[str, tuple[datetime, int]] = {}
@@ -74,7 +85,13 @@ def pattern(observed: Iterable[tuple[datetime, str, int]], timezone: str) -> Pat
                 start += SLOT
         _raise_to(most, service, at.astimezone(zone), want)
         newest[service] = (at, want)
-    levels = {service: _level(most, service, at.astimezone(zone)) for service, (at, _) in newest.items()}
+    return most, {service: at for service, (at, _) in newest.items()}
+
+
+def of_slots(most: Slots, newest: Mapping[str, datetime], timezone: str) -> Pattern:
+    """The pattern of slots that were seen up to `newest`."""
+    zone = ZoneInfo(timezone)
+    levels = {service: _level(most, service, at.astimezone(zone)) for service, at in newest.items()}
     return Pattern(timezone=timezone, wants=_by_slot(most), levels=levels)
 
 
@@ -84,16 +101,17 @@ def slot_start(at: datetime) -> datetime:
     return utc.replace(minute=utc.minute - utc.minute % 10, second=0, microsecond=0)
 
 
-def _slot(local: datetime) -> Slot:
+def slot_of(local: datetime) -> Slot:
+    """The slot of a local time."""
     return Slot(weekend=local.weekday() >= 5, number=local.hour * 6 + local.minute // 10)
 
 
 def _raise_to(most: dict[tuple[str, date, int], int], service: str, local: datetime, want: int) -> None:
-    key = (service, local.date(), _slot(local).number)
+    key = (service, local.date(), slot_of(local).number)
     most[key] = max(want, most.get(key, want))
 
 
-def _level(most: Mapping[tuple[str, date, int], int], service: str, newest: datetime) -> float:
+def _level(most: Slots, service: str, newest: datetime) -> float:
     """The middle of the differences between the last slots and the same slots of days before, alike if there were any.
 
     Less than an hour of such slots tells nothing.
@@ -101,15 +119,15 @@ def _level(most: Mapping[tuple[str, date, int], int], service: str, newest: date
     differences: list[float] = []
     for back in range(_LEVEL):
         local = newest - back * SLOT
-        now = most.get((service, local.date(), _slot(local).number))
+        now = most.get((service, local.date(), slot_of(local).number))
         before = _before(most, service, local)
         if now is not None and before:
             differences.append(now - median(before))
     return float(median(differences)) if len(differences) >= _LEVEL_LEAST else 0.0
 
 
-def _before(most: Mapping[tuple[str, date, int], int], service: str, local: datetime) -> list[int]:
-    slot = _slot(local)
+def _before(most: Slots, service: str, local: datetime) -> list[int]:
+    slot = slot_of(local)
     alike: dict[bool, list[int]] = {True: [], False: []}
     for days in range(1, _DAYS + 1):
         day = local.date() - timedelta(days=days)
@@ -119,7 +137,7 @@ def _before(most: Mapping[tuple[str, date, int], int], service: str, local: date
     return alike[True] or alike[False]
 
 
-def _by_slot(most: Mapping[tuple[str, date, int], int]) -> dict[str, dict[Slot, tuple[int, ...]]]:
+def _by_slot(most: Slots) -> dict[str, dict[Slot, tuple[int, ...]]]:
     seen: defaultdict[str, defaultdict[Slot, list[int]]] = defaultdict(lambda: defaultdict(list))
     for (service, day, number), want in most.items():
         seen[service][Slot(weekend=day.weekday() >= 5, number=number)].append(want)

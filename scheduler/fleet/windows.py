@@ -72,6 +72,37 @@ def windows(
     return _joined(found)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """How the windows of one node changed between two turns."""
+
+    node: str
+    gpus_before: int
+    gpus: int
+    until_before: datetime | None  # None: there was no window
+    until: datetime | None
+
+
+def changes(before: Sequence[Window], after: Sequence[Window], moved: timedelta = SLOT) -> tuple[Shift, ...]:
+    """Nodes with more or fewer idle GPUs than before, or whose windows end earlier or later by more than `moved`."""
+    found = []
+    for node in sorted({window.node for window in (*before, *after)}):
+        old = [window for window in before if window.node == node]
+        new = [window for window in after if window.node == node]
+        shift = Shift(
+            node=node,
+            gpus_before=sum(window.gpus for window in old),
+            gpus=sum(window.gpus for window in new),
+            until_before=min((window.until for window in old), default=None),
+            until=min((window.until for window in new), default=None),
+        )
+        if shift.gpus != shift.gpus_before or (
+            shift.until and shift.until_before and abs(shift.until - shift.until_before) > moved
+        ):
+            found.append(shift)
+    return tuple(found)
+
+
 def _beyond_need(pool: Pool, lacking: Sequence[seats.Missing]) -> dict[str, int]:
     """Idle GPUs by node, less those that replicas need which are wanted but have none."""
     free = {node: gpus for node, gpus in pool.idle().items() if gpus > 0}

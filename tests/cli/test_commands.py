@@ -124,7 +124,8 @@ def test_a_job_from_file_to_report(serving: Gpujob):
     assert report["total"]["jobs"] == 1
     assert [job["id"] for job in serving.json("list", "--state", "done")["jobs"]] == ["job-1"]
     assert [row["what"] for row in serving.json("audit")["audit"]] == ["submitted"]
-    assert {"at", "windows"} <= serving.json("windows").keys()
+    assert {"at", "windows", "changes"} == serving.json("windows").keys()
+    assert len(serving.json("windows", "--calibration")["calibration"]) == 9
     assert {"name", "have", "want", "why", "estimates", "replicas"} <= serving.json("scale")["services"][0].keys()
     assert {"at", "actions", "waits"} == serving.json("plan").keys()
 

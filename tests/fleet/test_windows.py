@@ -13,9 +13,9 @@ from scheduler.fleet.calendar import Calendar, Hours
 from scheduler.fleet.pattern import Pattern, pattern
 from scheduler.fleet.pool import Pool
 from scheduler.fleet.services import Mode
-from scheduler.fleet.windows import Window, windows
+from scheduler.fleet.windows import Window, changes, windows
 from scheduler.policy import Policy
-from tests.build import NOW, a_demand, a_pending_replica, a_pool, a_service, hours, minutes
+from tests.build import NOW, a_demand, a_pending_replica, a_pool, a_service, a_window, hours, minutes
 
 
 def found(
@@ -321,3 +321,23 @@ def test_a_weekend_is_held_against_weekends():
 
     assert seen.levels == {"chat": 0.0}
     assert seen.expected("chat", datetime(2026, 11, 29, 15, tzinfo=UTC), 0.9) == 2
+
+
+# What changed between two turns
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([a_window("node-1", 4)], [a_window("node-1", 4)], []),
+        ([], [a_window("node-1", 4)], [("node-1", 0, 4)]),
+        ([a_window("node-1", 8)], [a_window("node-1", 4)], [("node-1", 8, 4)]),
+        ([a_window("node-1", 8)], [], [("node-1", 8, 0)]),
+        ([a_window("node-1", 8)], [a_window("node-1", 8, lasts=hours(2))], [("node-1", 8, 8)]),
+        ([a_window("node-1", 8)], [a_window("node-1", 8, lasts=hours(10) + minutes(5))], []),
+        ([a_window("node-1", 8)], [a_window("node-1", 4), a_window("node-1", 4)], []),
+    ],
+    ids=["the same", "opened", "smaller", "closed", "ends sooner", "ends about then", "in two parts"],
+)
+def test_changes_name_the_nodes_whose_windows_are_others_now(before, after, expected):
+    assert [(shift.node, shift.gpus_before, shift.gpus) for shift in changes(before, after)] == expected
