@@ -39,7 +39,15 @@ class Pattern:
 
     def expected(self, service: str, at: datetime, quantile: float) -> int | None:
         """Replicas that suffice on this share of the days like this one, at today's level; None if none was seen."""
-        seen = self._seen(service, at)
+        return self.expected_in(service, self.slot(at), quantile)
+
+    def slot(self, at: datetime) -> Slot:
+        """The slot of an instant."""
+        return slot_of(at.astimezone(ZoneInfo(self.timezone)))
+
+    def expected_in(self, service: str, slot: Slot, quantile: float) -> int | None:
+        """The same for a slot that is known already."""
+        seen = self._seen(service, slot)
         if not seen:
             return None
         usual = seen[max(math.ceil(quantile * len(seen)) - 1, 0)]
@@ -47,12 +55,10 @@ class Pattern:
 
     def days(self, service: str, at: datetime) -> int:
         """Days like this one on which the service was seen at this time of day."""
-        return len(self._seen(service, at))
+        return len(self._seen(service, self.slot(at)))
 
-    def _seen(self, service: str, at: datetime) -> tuple[int, ...]:
+    def _seen(self, service: str, slot: Slot) -> tuple[int, ...]:
         slots = self.wants.get(service, {})
-        local = at.astimezone(ZoneInfo(self.timezone))
-        slot = slot_of(local)
         # A first weekend is better guessed from the working days than not at all.
         return slots.get(slot) or slots.get(Slot(weekend=not slot.weekend, number=slot.number), ())
 

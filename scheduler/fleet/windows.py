@@ -146,8 +146,9 @@ def _ends(
     while at <= now + timedelta(seconds=policy.horizon_s):
         more = 0
         rising: list[str] = []
+        slot = pattern.slot(at)
         for service in services:
-            expected = pattern.expected(service.name, at, policy.pattern_quantile)
+            expected = pattern.expected_in(service.name, slot, policy.pattern_quantile)
             extra = 0 if expected is None else expected - have[service.name]
             more += extra * service.gpus_per_replica
             if extra > 0:
