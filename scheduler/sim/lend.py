@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from scheduler.fleet import seats
+from scheduler.fleet.calendar import Calendar
 from scheduler.fleet.demand import ServiceDemand
 from scheduler.fleet.forecast import Soon
+from scheduler.fleet.pattern import Pattern, pattern
 from scheduler.fleet.pool import Hold, HolderKind, Node, Pool, Replica, ReplicaId, ReplicaPhase
 from scheduler.fleet.services import Mode, Service
-from scheduler.fleet.windows import Window
+from scheduler.fleet.windows import Window, windows
 from scheduler.jobs.job import JobId, TaskName, Uid
 from scheduler.planning.plan import Move, Release, TakeBack
 from scheduler.planning.planner import plan
@@ -21,7 +23,9 @@ from scheduler.sim.world import SimReplica, World
 
 EPOCH = datetime(2026, 1, 5, tzinfo=UTC)  # a Monday; t_s = 0
 _MAIN = TaskName("main")
-_FAR = timedelta(hours=12)
+_ALWAYS = Calendar()
+_TOLD_S = 600  # what services want is remembered so often also when it stays the same
+_PATTERN_AGE = timedelta(hours=1)
 
 
 def at(seconds: float) -> datetime:
@@ -54,6 +58,9 @@ class Lend:
         self._leases: dict[int, tuple[Run, bool, Lease, tuple[Hold, ...]]] = {}
         self._replicas: dict[int, tuple[bool, bool, Replica, tuple[Hold, ...]]] = {}
         self._settled: tuple[int, tuple[Soon, ...]] | None = None
+        self._observed: list[tuple[datetime, str, int]] = []
+        self._wanted: dict[int, int] = {}
+        self._known: tuple[datetime, Pattern] | None = None
         self.turns = 0
         self.plans = 0
 
@@ -96,12 +103,7 @@ class Lend:
             replica, held = self._replica(one)
             replicas.append(replica)
             holds += held
-        names = self._names
-        windows = tuple(
-            Window(node=names[node], gpus=gpus, since=now, until=now + _FAR, confidence=0.5, why="idle")
-            for node, gpus in world.free.items()
-            if gpus
-        )
+        pool = Pool(at=now, nodes=self._nodes, holds=tuple(holds), replicas=tuple(replicas))
         demands = tuple(
             ServiceDemand(
                 service=one.name, have=want, want=want, known=True, why=f"its autoscaler asks for {want}.", estimates={}
@@ -110,14 +112,46 @@ class Lend:
         )
         return Snapshot(
             now=now,
-            pool=Pool(at=now, nodes=self._nodes, holds=tuple(holds), replicas=tuple(replicas)),
+            pool=pool,
             services=self.services,
             demands=demands,
-            windows=windows,
+            windows=self._windows(pool, demands),
             soon=soon,
             waiting=tuple(self._task(job) for job in world.waiting()),
             leases=tuple(leases),
         )
+
+    def _windows(self, pool: Pool, demands: Sequence[ServiceDemand]) -> tuple[Window, ...]:
+        """The real ones where a task that waits needs to know how long GPUs stay; else any will do, and quickly."""
+        if any(job.checkpoint_s is None for job in self._world.waiting()):
+            return windows(
+                pool=pool,
+                services=self.services,
+                demands=demands,
+                pattern=self._pattern(pool.at),
+                calendar=_ALWAYS,
+                policy=self._policy,
+                now=pool.at,
+            )
+        until = pool.at + timedelta(seconds=self._policy.horizon_s)
+        return tuple(
+            Window(node=self._names[node], gpus=gpus, since=pool.at, until=until, confidence=0.5, why="idle")
+            for node, gpus in self._world.free.items()
+            if gpus
+        )
+
+    def observe(self) -> None:
+        """Remembers what services want, as the store of a scheduler does."""
+        now = self._world.now
+        for row, want in enumerate(self._world.wanted):
+            if self._wanted.get(row) != want or now % _TOLD_S == 0:
+                self._wanted[row] = want
+                self._observed.append((at(now), self.services[row].name, want))
+
+    def _pattern(self, now: datetime) -> Pattern:
+        if self._known is None or now - self._known[0] >= _PATTERN_AGE:
+            self._known = (now, pattern(self._observed, _ALWAYS.timezone))
+        return self._known[1]
 
     def _task(self, job: SimJob) -> WaitingTask:
         fate = self._world.fates[job.id]

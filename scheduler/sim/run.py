@@ -41,6 +41,7 @@ def run(
         if wants[step] != before:
             before = wants[step]
             world.ask(before, brain.leave)
+        brain.observe()
         world.reveal()
         forecaster.learn(step * STEP_S, loads[step], wants[step])
         soon = forecaster.soon() if scenario.policy.reserve_slots == 0 else ()
