@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from scheduler.configfile import (
     sections,
 )
 from scheduler.errors import BadInput
+from scheduler.knobs import policy
 from scheduler.policy import Policy
 
 _DNS_LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
@@ -212,27 +213,11 @@ def read(loaded: Loaded) -> Settings:
 
 
 def _policy(loaded: Loaded) -> Policy:
-    given = loaded.data.get("policy", {})
-    kinds = {field.name: field.type for field in fields(Policy)}
-    faults = []
-    values: dict[str, Any] = {}
-    for key, value in given.items():
-        if key not in kinds:
-            faults.append(f"[policy] {key} is no knob{nearest(key, set(kinds))}")
-        elif isinstance(value, bool) or not isinstance(value, int | float):
-            faults.append(f"[policy] {key} = {value!r}: must be a number")
-        elif value < 0 or (kinds[key] == "int" and value != int(value)):
-            faults.append(
-                f"[policy] {key} = {value}: must be {'a whole number' if kinds[key] == 'int' else '0 or more'}"
-            )
-        else:
-            values[key] = int(value) if kinds[key] == "int" else float(value)
-    if faults:
-        raise BadInput(*faults)
+    given = dict(loaded.data.get("policy", {}))
     grace = loaded.data.get("cluster", {}).get("grace_s")
-    if isinstance(grace, int | float) and "grace_s" not in values:
-        values["grace_s"] = float(grace)
-    return Policy(**values)
+    if isinstance(grace, int | float):
+        given.setdefault("grace_s", grace)
+    return policy(given)
 
 
 def _together(settings: Settings) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from scheduler.cli import asking, idle, serving, showing, whatif
+from scheduler.cli import asking, idle, serving, showing, simulating, whatif
 from scheduler.cli.say import OUTSIDE, WRONG_USE, Say
 from scheduler.configfile import load
 from scheduler.errors import BadInput, Unavailable
@@ -21,6 +21,7 @@ Add = Callable[..., argparse.ArgumentParser]  # name, function, help text; setti
 
 INTERRUPTED = 130  # by Ctrl-C, as shells say it
 MOST_ROWS = 10_000
+_SIMULATE = "what a policy would make of days of traffic and a file of jobs"
 EPILOG = "Exit codes: 0 done, 1 the answer is no, 2 wrong use, 3 the outside did not answer."
 
 
@@ -100,6 +101,9 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--config", type=Path, help="the settings file (default: $GPUJOB_CONFIG, gpujob.toml)")
         return command
 
+    simulate = commands.add_parser("simulate", help=_SIMULATE, description=_SIMULATE, epilog=EPILOG)
+    simulate.set_defaults(run=simulating.simulate, needs_settings=False)
+    simulating.add_options(simulate)
     _add_serving(add)
     _add_showing(add)
     _add_asking(add)
