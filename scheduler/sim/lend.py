@@ -19,6 +19,7 @@ from scheduler.planning.planner import plan
 from scheduler.planning.snapshot import Lease, Snapshot, WaitingTask
 from scheduler.policy import Policy
 from scheduler.sim.jobs import Fate, Run, SimJob
+from scheduler.sim.scenario import Scenario
 from scheduler.sim.world import SimReplica, World
 
 EPOCH = datetime(2026, 1, 5, tzinfo=UTC)  # a Monday; t_s = 0
@@ -33,6 +34,22 @@ def at(seconds: float) -> datetime:
     return EPOCH + timedelta(seconds=seconds)
 
 
+def services(scenario: Scenario) -> tuple[Service, ...]:
+    """The services as the rooms know them: somebody else scales them, and their replicas may be moved."""
+    return tuple(
+        Service(
+            name=one.name,
+            gpus_per_replica=one.gpus_per_replica,
+            max_num_seqs=64,
+            min_replicas=one.min_replicas,
+            max_replicas=one.max_replicas,
+            mode=Mode.OBSERVE,
+            moves=True,
+        )
+        for one in scenario.services
+    )
+
+
 class Lend:
     """One turn after the other."""
 
@@ -42,18 +59,7 @@ class Lend:
         self._names = {node: f"node-{node:03}" for node in world.sizes}
         self._numbers = {name: node for node, name in self._names.items()}
         self._nodes = tuple(Node(name=self._names[node], gpus=gpus) for node, gpus in world.sizes.items())
-        self.services = tuple(
-            Service(
-                name=one.name,
-                gpus_per_replica=one.gpus_per_replica,
-                max_num_seqs=64,
-                min_replicas=one.min_replicas,
-                max_replicas=one.max_replicas,
-                mode=Mode.OBSERVE,
-                moves=True,
-            )
-            for one in world.scenario.services
-        )
+        self.services = services(world.scenario)
         self._waiting: dict[int, tuple[int, WaitingTask]] = {}
         self._leases: dict[int, tuple[Run, bool, Lease, tuple[Hold, ...]]] = {}
         self._replicas: dict[int, tuple[bool, bool, Replica, tuple[Hold, ...]]] = {}
