@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SOURCES := bot scheduler demo tests
 
-.PHONY: help demo test check format lint types contracts bench chaos browser node-bolt screenshots cluster test-cluster test-node test-prometheus lock clean
+.PHONY: help demo test check format lint types contracts bench harvest ablation chaos browser node-bolt screenshots cluster test-cluster test-node test-prometheus lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,6 +41,12 @@ contracts: $(READY)
 
 bench: $(READY) ## speed and memory, as JSON
 	$(BIN)/python -m tests.bench
+
+harvest: $(READY) ## the harvest benchmark: all files and policies; writes docs/harvest.md (about 5 minutes)
+	$(BIN)/python -m tests.harvest
+
+ablation: $(READY) ## what each rule of the planner is worth; writes docs/planning.md (about 8 minutes)
+	$(BIN)/python -m tests.ablation
 
 chaos: $(READY) ## 200 random kill -9 of scheduler and bot during a compressed story
 	$(BIN)/python -m tests.chaos
