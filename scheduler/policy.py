@@ -44,6 +44,7 @@ class Policy:
 
     # Places kept free for replicas that are wanted soon
     lead_s: float = 80.0  # from the decision to end a run until its GPUs are free: a turn, the grace, the release
+    forecast_after_days: float = 1.0  # of learning, before a running scheduler keeps places by its forecast
     autoscaler_tolerance: float = 0.1  # load above what is there by which an autoscaler asks for more (HPA's default)
     soon_chance: float = 0.01  # a place is kept at this chance, until the chances of a few days were seen
     soon_misses: float = 0.007  # share of replicas that may find no place, as judged by the last days
@@ -65,7 +66,7 @@ class Policy:
     grace_s: float = 60.0  # between SIGTERM and SIGKILL
     early_grace_s: float = 90.0  # the most that a run gets to save if no replica waits for its GPUs yet
     restart_s: float = 120.0  # expected cost of starting a task again, against lost work, when victims are chosen
-    min_run_s: float = 300.0  # a younger run is stopped only for a replica that waits, if nothing else will do
+    min_run_s: float = 180.0  # a younger run is stopped only for a replica that waits, if nothing else will do
     open_node_gpu_s: float = 14_400.0  # price, in GPU-seconds, of putting a replica on a node that has none
     move_after_s: float = 600.0  # a replica or a run that came so lately is not moved
     gather_s: float = 600.0  # a move of runs must pay for itself within so long, by the GPUs that it puts to use

@@ -153,6 +153,20 @@ def test_a_run_saves_at_leisure_for_a_place_that_is_kept_and_hurries_once_a_repl
     assert (run.ended_at - run.intent_at).total_seconds() <= within_s
 
 
+@pytest.mark.parametrize(("after_days", "kept"), [(0.0, True), (1.0, False)])
+def test_a_place_is_kept_for_a_service_that_is_about_to_grow_once_the_forecast_has_learned(after_days, kept):
+    lab = Lab(CHAT, policy=replace(POLICY, forecast_after_days=after_days), nodes={"node-1": 8})
+    lab.world.clients["chat"] = 6
+    lab.turns(40)
+    lab.ask(Submit(text=ONE.format(gpus=4)))
+    lab.turns(4)
+
+    last = lab.store.turn()
+    assert last is not None
+    assert bool(last[0].soon) is kept
+    assert (lab.state() is JobState.WAITING) is kept
+
+
 def test_a_team_that_had_less_lately_goes_first():
     lab = Lab(nodes={"node-1": 8})
     for team in ("nlp", "nlp", "vision"):

@@ -10,6 +10,7 @@ from scheduler.cycle.work import Work
 from scheduler.fleet import calendar, seats, windows
 from scheduler.fleet.calendar import Calendar
 from scheduler.fleet.demand import ServiceDemand
+from scheduler.fleet.forecast import Soon
 from scheduler.fleet.pattern import Pattern
 from scheduler.fleet.pool import HolderKind, Pool
 from scheduler.fleet.services import Service
@@ -41,6 +42,7 @@ class Fleet:
     at: datetime
     pool: Pool
     demands: tuple[ServiceDemand, ...]
+    soon: tuple[Soon, ...] = ()  # replicas that will probably be wanted before GPUs could be handed back
 
 
 def snapshot(
@@ -71,6 +73,7 @@ def snapshot(
             policy=policy,
             now=now,
         ),
+        soon=fleet.soon,
         waiting=tuple(_waiting(work, gated)),
         leases=tuple(_lease(run, work) for run in work.runs.values() if run.state not in TERMINAL_RUN),
         team_gpus=team_gpus,

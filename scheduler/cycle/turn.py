@@ -17,8 +17,10 @@ from scheduler.errors import Conflict, Deposed, Unavailable
 from scheduler.fleet import demand, pattern, replica_state, scaling
 from scheduler.fleet.calendar import Calendar
 from scheduler.fleet.demand import DemandMemory, ServiceDemand
+from scheduler.fleet.forecast import Forecaster, Soon
 from scheduler.fleet.pattern import Pattern
-from scheduler.fleet.services import Service
+from scheduler.fleet.pool import Pool, ReplicaPhase
+from scheduler.fleet.services import Mode, Service
 from scheduler.jobs.job import JobId, Uid
 from scheduler.jobs.mail import Request, RequestId
 from scheduler.jobs.reports import Report
@@ -94,6 +96,7 @@ class Cycle:
         ready = (lambda _: True) if outside.images is None else pinning.is_pinned
         self._acts = Acts(outside.executor, outside.cluster, terms.policy.grace_s, ready)
         self._memory = DemandMemory()
+        self._forecaster = Forecaster(terms.services, terms.policy)
         self._pattern: Pattern | None = None
         self._pattern_at: datetime | None = None
         self._shares: Mapping[str, float] = {}
@@ -168,7 +171,18 @@ class Cycle:
                 unknown=pool.unknown_services.get(service.name, ""),
             )
             demands.append(replace(wanted, leave_first=scaling.leave_first(views, pool)))
-        return Fleet(at=now, pool=pool, demands=tuple(demands))
+        return Fleet(at=now, pool=pool, demands=tuple(demands), soon=self._look_ahead(pool, demands, now))
+
+    def _look_ahead(self, pool: Pool, demands: Sequence[ServiceDemand], now: datetime) -> tuple[Soon, ...]:
+        """Places to keep, once the forecast has learned for a while; what it learned does not outlive the process."""
+        standing = Counter(one.service for one in pool.replicas if one.phase is not ReplicaPhase.LEAVING)
+        asked = [
+            demand.want if service.mode is Mode.MANAGE else standing[service.name]
+            for service, demand in zip(self._terms.services, demands, strict=True)
+        ]
+        self._forecaster.learn(now.timestamp(), [demand.load for demand in demands], asked)
+        learned = self._forecaster.ahead().days >= self._terms.policy.forecast_after_days
+        return self._forecaster.soon() if learned else ()
 
     def turn(self, fleet: Fleet) -> Plan | None:
         """Confirms, decides, records and acts; None if another scheduler leads.

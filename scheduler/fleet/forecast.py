@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.fleet.load_model import GRID_S, Floats, LoadModel, grid
-from scheduler.fleet.services import Service
+from scheduler.fleet.services import Mode, Service
 from scheduler.policy import Policy
 
 _MOST = 4  # replicas that one service is thought to ask for at once
@@ -53,6 +53,10 @@ class Forecaster:
         self._steps = max(round(policy.lead_s / GRID_S), 1)
         self._model = LoadModel(len(self._services), self._steps)
         self._most = np.array([service.max_replicas for service in self._services])
+        # We ask for a replica ourselves as soon as the load needs one; other autoscalers tolerate a little more.
+        self._edges = np.array(
+            [1.0 if one.mode is Mode.MANAGE else 1 + policy.autoscaler_tolerance for one in self._services]
+        )
         self._step: int | None = None
         self._wanted: tuple[int, ...] = ()
         self._loads: Floats = np.zeros(len(self._services))
@@ -131,7 +135,7 @@ class Forecaster:
         wanted = np.array(self._wanted)[:, None]
         more = np.arange(1, _MOST + 1)[None, :]
         # One more is asked for above the tolerance; k more once the load fills more than k - 1 of them.
-        thresholds = np.maximum(wanted * (1 + self._policy.autoscaler_tolerance), wanted + more - 1)
+        thresholds = np.maximum(wanted * self._edges[:, None], wanted + more - 1)
         chances = self._model.chance_above(thresholds)
         chances[wanted + more > self._most[:, None]] = 0.0
         unknown = ~np.isfinite(self._model.guess)
@@ -163,7 +167,7 @@ class Forecaster:
         chances = [float(self._by_service[row, count]) for row, count in enumerate(held)]
         row = max(range(len(chances)), key=lambda row: (chances[row], -row))
         service, wanted = self._services[row], self._wanted[row]
-        edge = wanted * (1 + self._policy.autoscaler_tolerance)
+        edge = wanted * self._edges[row]
         chance = float(self._chances[len(kept)])
         why = (
             f"{service.name} carries {self._loads[row]:.2f} of {edge:.2f} replicas' load; {chance:.0%} that a service "
