@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,10 @@ from scheduler.fleet.services import Mode, Service
 from scheduler.policy import Policy
 
 _MOST = 4  # replicas that one service is thought to ask for at once
+_SYNC = 3  # steps until an autoscaler looks again: 30 s
+_EDGES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.7, 0.85)  # of chances alike
+_FADES = 1 - 1 / 500  # of what became of them, each time
+_BELIEF = 10.0  # times that a chance is believed before anything became of it
 _GAP = 30  # grid steps without a turn; a longer one is not filled up
 
 
@@ -67,6 +72,7 @@ class Forecaster:
         self._recent: deque[Floats] = deque(maxlen=self._steps + self._hold)
         self._scores: deque[tuple[int, float]] = deque(maxlen=1000)  # of replicas that were asked for, and when
         self._threshold = policy.soon_chance
+        self._record = _Record(self._steps + _SYNC)
 
     def learn(self, at_s: float, loads: Sequence[float | None], wanted: Sequence[int]) -> None:
         """What services load (in replicas at their target; None: not known) and want now; times may be irregular."""
@@ -79,16 +85,19 @@ class Forecaster:
         self._step = step
         self._loads = grid(loads)
         self._model.learn(self._loads)
-        self._asked(wanted)
+        rises = self._asked(wanted)
         self._wanted = tuple(wanted)
         self._look_ahead()
+        if len(self._chances):
+            self._record.said(step, float(self._chances[0]), rises)
         self._keep()
 
     def ahead(self) -> Ahead:
-        """The chances of this moment."""
+        """The chances of this moment, as often as such chances came true."""
+        first = self._record.as_often(float(self._chances[0])) if len(self._chances) else 0.0
         return Ahead(
             lead_s=self._steps * GRID_S,
-            chances=tuple(float(chance) for chance in self._chances),
+            chances=tuple(first if k == 0 else min(float(chance), first) for k, chance in enumerate(self._chances)),
             by_service=tuple(float(chance) for chance in self._by_service[:, 0]),
             days=self._model.days,
         )
@@ -97,7 +106,7 @@ class Forecaster:
         """The places to keep free; the same values as long as nothing changes."""
         return tuple(place for place, _ in self._kept)
 
-    def _asked(self, wanted: Sequence[int]) -> None:
+    def _asked(self, wanted: Sequence[int]) -> int:
         """Replicas that were asked for since the last step: their places are used, and it is seen what was said."""
         assert self._step is not None
         rises = [max(now - before, 0) for now, before in zip(wanted, self._wanted, strict=False)]
@@ -114,6 +123,7 @@ class Forecaster:
                     self._kept.remove(used)
         if any(rises):
             self._threshold = self._followed()
+        return sum(rises)
 
     def _before(self) -> list[Floats]:
         """What was said early enough, and would still have been kept."""
@@ -176,6 +186,31 @@ class Forecaster:
         return Soon(service=service.name, gpus=service.gpus_per_replica, chance=chance, why=why)
 
 
+class _Record:
+    """How often chances came true: that a replica is asked for within the lead time and one look of the autoscaler."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._rises = 0  # in all
+        self._open: deque[tuple[int, int, int]] = deque()  # step, bin, rises by then
+        self._seen = [0.0] * len(_EDGES)
+        self._true = [0.0] * len(_EDGES)
+
+    def said(self, step: int, chance: float, rises: int) -> None:
+        """What is said now, and the replicas asked for since the last time."""
+        self._rises += rises
+        while self._open and step - self._open[0][0] >= self._steps:
+            _, number, before = self._open.popleft()
+            self._seen[number] = self._seen[number] * _FADES + 1
+            self._true[number] = self._true[number] * _FADES + (self._rises > before)
+        self._open.append((step, bisect_right(_EDGES, chance) - 1, self._rises))
+
+    def as_often(self, chance: float) -> float:
+        """The chance, corrected by what became of those like it."""
+        number = bisect_right(_EDGES, chance) - 1
+        return (self._true[number] + _BELIEF * chance) / (self._seen[number] + _BELIEF)
+
+
 def _together(chances: Floats, most: int) -> Floats:
     """[k - 1]: at least k over all services, from at least 1, 2, .. of each, as if they knew nothing of one another."""
     exact = np.zeros(most + 1)
@@ -187,4 +222,4 @@ def _together(chances: Floats, most: int) -> Floats:
         both = np.convolve(exact, one)
         both[most] += both[most + 1 :].sum()
         exact = both[: most + 1]
-    return 1 - exact.cumsum()[:-1]
+    return np.maximum(1 - exact.cumsum()[:-1], 0.0)
