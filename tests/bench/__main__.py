@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 
-from tests.bench import acks, memory, plan, pool, store, turn
+from tests.bench import acks, memory, plan, pool, sim, store, turn
 
 
 def main() -> None:
@@ -14,6 +14,8 @@ def main() -> None:
             {
                 "python": platform.python_version(),
                 "plan": plan.rows(),
+                "placements": plan.placements(),
+                "sim": sim.rows(),
                 "pool": pool.rows(),
                 "store": store.rows(),
                 "turn": turn.rows(),
