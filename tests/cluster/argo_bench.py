@@ -20,6 +20,7 @@ from tests.cluster.fakelet import Fakelet, NodeShape
 from tests.cluster.plane import Plane
 from tests.cluster.waiting import until
 
+_PATIENCE_S = 40.0
 NODES = {"gpu-0": 8, "gpu-1": 8}
 
 
@@ -69,14 +70,26 @@ class ArgoBench:
     def reports(self, live: Collection[Uid] = (), job: int = 1) -> tuple[Report, ...]:
         return self.executor.reports({JobId(job): live}, self.now())
 
-    def see(self, task: str, phase: Phase, live: Collection[Uid] = (), but: Collection[Uid] = ()) -> Report:
-        """The newest report of a task, once it is in that phase."""
+    def see(
+        self,
+        task: str,
+        phase: Phase,
+        live: Collection[Uid] = (),
+        but: Collection[Uid] = (),
+        again: Callable[[], object] = bool,
+    ) -> Report:
+        """The newest report of a task, once it is in that phase.
+
+        `again` is asked at each look, as a turn asks again for what the one before meant: a request may meet a write
+        of Argo's.
+        """
 
         def look() -> Report | None:
+            again()
             mine = [one for one in self.reports(live) if one.task == task and one.uid not in but and not one.whole_task]
             return mine[-1] if mine and mine[-1].phase is phase else None
 
-        found = until(look, 20.0, lambda: self.reports(live))
+        found = until(look, _PATIENCE_S, lambda: f"{self.reports(live)}\n{self.told()}")
         assert found is not None
         return found
 
@@ -88,8 +101,12 @@ class ArgoBench:
         report = self.gated(task)
         if sim:
             self.script(report.uid, **sim)
-        self.executor.release(report.uid, {node: report.gpus or 0})
-        return self.see(task, Phase.RUNNING, live=[report.uid])
+        return self.see(
+            task,
+            Phase.RUNNING,
+            live=[report.uid],
+            again=lambda: self.executor.release(report.uid, {node: report.gpus or 0}),
+        )
 
     def script(self, uid: Uid, **sim: str) -> None:
         """Tell the kubelet how the pod will go."""
@@ -109,8 +126,27 @@ class ArgoBench:
         """The status of a Workflow's nodes, as Argo wrote it."""
         return self.admin.get(f"{self.workflows()}/{name}").get("status", {}).get("nodes", {})
 
-    def until(self, look: Callable[[], object], what: object = "") -> None:
-        until(look, 20.0, what)
+    def until(self, look: Callable[[], object]) -> None:
+        """Generous, as a busy machine may be slow; if it is never so, the plane tells what it knows."""
+        until(look, _PATIENCE_S, self.told)
+
+    def told(self) -> str:
+        """What Argo, the pods and our own executor say."""
+        flows = self.admin.get(self.workflows())["items"]
+        pods = self.admin.get(f"/api/v1/namespaces/{self.plane.namespace}/pods")["items"]
+        parts = getattr(self.plane, "parts", {})
+        log = parts["workflow-controller"].log if "workflow-controller" in parts else None
+        return "\n".join(
+            [
+                *(f"workflow {one['metadata']['name']}: {one.get('status')}" for one in flows),
+                *(
+                    f"pod {one['metadata']['name']}: gates {one['spec'].get('schedulingGates')}, "
+                    f"node {one['spec'].get('nodeName')}, {one['metadata'].get('finalizers')}, {one['status']}"
+                    for one in pods
+                ),
+                *(log.read_text(errors="replace").splitlines()[-40:] if log is not None and log.exists() else ()),
+            ]
+        )
 
 
 def a_task(
