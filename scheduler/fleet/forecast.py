@@ -222,4 +222,5 @@ def _together(chances: Floats, most: int) -> Floats:
         both = np.convolve(exact, one)
         both[most] += both[most + 1 :].sum()
         exact = both[: most + 1]
-    return np.maximum(1 - exact.cumsum()[:-1], 0.0)
+    chances_of_k: Floats = np.maximum(1 - exact.cumsum()[:-1], 0.0)
+    return chances_of_k
